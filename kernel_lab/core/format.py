@@ -32,12 +32,21 @@ def speedup_text(ratio: float | None) -> str:
     return '–' if ratio is None or not math.isfinite(ratio) else f'{ratio:.2f}×'
 
 def dollars_text(x: float | None) -> str:
-    "Dollars as text: '$0.0228', '$12.30', or 'unknown price' for None."
-    return 'unknown price' if x is None else f'${x:.4f}' if x < 1 else f'${x:.2f}'
+    "Dollars as text: '$0.0228', '$12.30', '$0.0000010' where four digits show none; 'unknown price' for None."
+    if x is None: return 'unknown price'
+    digits = min(12, 1 - math.floor(math.log10(x))) if 0 < x < 0.00005 else 4 if x < 1 else 2
+    return f'${x:.{digits}f}'
 
 def count_text(n: int, noun: str) -> str:
     "A number of things as text: '1 step', '1,234 steps'."
     return f'{n:,} {noun}{"s" * (n != 1)}'
+
+MOST_TOKENS = 10**12    # of a request; what is above is no count
+
+def told_tokens(n: object) -> int:
+    """A count of tokens that somebody else told; 0, as for *not counted*, where it is none: no whole number, below 0,
+    above `MOST_TOKENS`."""
+    return n if isinstance(n, int) and 0 <= n <= MOST_TOKENS else 0
 
 def tokens_text(n: int | None) -> str:
     "A number of tokens as text: '1,234 tokens', or 'tokens not counted' for None."

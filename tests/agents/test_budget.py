@@ -1,5 +1,6 @@
 """Budgets: never over, whatever is asked, in whatever order it ends, from however many threads."""
 import random
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -10,6 +11,8 @@ from kernel_lab.agents.models import prices
 from kernel_lab.agents.models.budget import Budget, BudgetOver, most_prompt_tokens
 from kernel_lab.agents.models.messages import Request
 from kernel_lab.agents.models.prices import PRICES, Usage, picodollars, price
+from kernel_lab.agents.models.scripted import ScriptedModel
+from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.core.errors import SimulatorError, UsageError
 
 
@@ -125,3 +128,26 @@ def test_a_reservation_ends_once_and_only_with_its_own_budget():
     for again in (lambda: one.forget(made), lambda: one.settle(made, Usage(1))):
         with pytest.raises(SimulatorError, match='ends once'): again()
     assert one.spent == 0
+
+
+def test_what_is_missing_is_said_and_nothing_else():
+    request = Request('s' * 1_000, max_tokens=2_000)
+    def said(**given):
+        with pytest.raises(BudgetOver) as caught: Budget(**given).reserve(request, 'claude-opus-5')
+        return caught.value.message
+    poor = said(max_dollars=1e-6, max_tokens=10**6)
+    assert re.fullmatch(r'The budget is too small: the next request to claude-opus-5 may cost \$0\.0\d{3}, '
+                        r'and \$0\.0000010 of \$0\.0000010 is left\.', poor), poor
+    aside = said(max_dollars=0.2, spent=0.7643, aside=0.7643)
+    assert 'used up' in aside and '$0.0000 of $0.2000 is left, as $0.7643 is put aside' in aside
+    both = said(max_dollars=0.01, max_tokens=2_500, spent=0.001, tokens=20)
+    assert '$0.0090 of $0.0100 is left; it may take ' in both and '2,480 of 2,500 are left' in both
+    least = int(re.search('may take ([0-9,]+)', both)[1].replace(',', ''))
+    assert Budget(max_tokens=least).reserve(request, 'claude-opus-5').request.max_tokens == 1_000
+    with pytest.raises(BudgetOver): Budget(max_tokens=least - 1).reserve(request, 'claude-opus-5')
+
+
+@pytest.mark.parametrize('absurd', [dict(max_dollars=1e300), dict(max_tokens=10**400)])
+def test_an_absurd_budget_is_refused_before_anything_is_evaluated(absurd):
+    for make in (Budget, lambda **limit: ReactAgent(ScriptedModel(['x'], 'claude-opus-5'), **limit)):
+        with pytest.raises(UsageError, match='is more than a budget may be: 1,000,000,000'): make(**absurd)

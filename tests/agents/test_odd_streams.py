@@ -1,14 +1,18 @@
 """Replies that are whole but odd: packed, without counts, with pieces of calls in unusual places; bodies that are no stream."""
 import gzip
 import json
+import re
+import sqlite3
 import time
 import zlib
+from dataclasses import replace
 
 import mortal
 import pytest
 from loopback import COMPLETIONS, MESSAGES, Raw, Say, Server, chunks_of
 
 from kernel_lab.agents.engine.loop import AgentLoop, replayed
+from kernel_lab.agents.models import wire
 from kernel_lab.agents.models.anthropic import AnthropicModel
 from kernel_lab.agents.models.budget import Budget, BudgetOver
 from kernel_lab.agents.models.messages import ChatError, Reply, Request
@@ -21,6 +25,7 @@ from kernel_lab.agents.systems.react import ReactAgent
 from kernel_lab.agents.systems.registry import replaying_agent
 from kernel_lab.core.errors import UsageError
 from kernel_lab.evaluate.pipeline import evaluate
+from kernel_lab.evaluate.store.store import Store
 
 HELLO = Request('system text', ({'role': 'user', 'content': 'Hello'},), max_tokens=2_000, attempts=1)
 PATIENCE = Patience(connect=10, silence=5, wait=1, whole=30)
@@ -170,3 +175,72 @@ def test_a_file_of_the_task_that_is_written_meanwhile_spoils_no_beam(quick, monk
     while loop.step(): pass
     monkeypatch.setattr(beam, 'source_of', lambda fn: 'the reference')
     assert len(list(replayed(loop.recording, replaying_agent(loop.run)))) == len(loop.steps) > 8
+
+
+@pytest.mark.parametrize('kind', KINDS)
+def test_a_count_that_no_server_can_mean_is_no_count(kind):
+    huge = dict.fromkeys(['input_tokens', 'prompt_tokens', 'output_tokens', 'completion_tokens'], int('9' * 310))
+    used = answer(kind, Raw(stream(kind, with_counts(kind, huge)))).usage
+    assert (used.input, used.output) == (HELLO.size, 99) and used.estimated == used.total
+
+
+def test_a_python_model_that_counts_too_many_tokens_is_told(quick):
+    for usage, says in ((Usage(10**400, 1), 'input is above'), (Usage(1, -10**5_000), 'output is below 0')):
+        loop = AgentLoop('softmax', ReactAgent(ScriptedModel([Reply(usage=usage)], 'claude-opus-5')), 'small', store=False)
+        with pytest.raises(UsageError, match=says): list(loop)
+        assert loop.spent.open_requests == 1 and loop.spent.open_dollars > 0
+
+
+def test_a_failure_that_counts_too_many_tokens_stays_that_failure(quick):
+    class Failing(ScriptedModel):
+        def send(self, request, on_event=None): raise ChatError('server', usage=Usage(10**400))
+    loop = AgentLoop('softmax', ReactAgent(Failing(['never'], 'claude-opus-5')), 'small', store=False)
+    with pytest.raises(ChatError, match='server failed'): list(loop)
+    assert loop.spent.open_requests == 1
+
+
+def test_a_stored_run_with_such_a_count_goes_on(quick, tmp_path):
+    store = Store(tmp_path / 'lab.sqlite3')
+    replies = [Reply((mortal.call('profile', source=mortal.version(n)),), 'tool_use', Usage(9, 9)) for n in range(1, 4)]
+    agent = lambda some: ReactAgent(ScriptedModel(some, 'openai:nobody'))
+    loop = AgentLoop('softmax', agent(replies), 'small', store=store, max_steps=2)
+    for _ in range(2): loop.step()
+    with sqlite3.connect(store.path) as base:           # as an earlier version kept it
+        for table in ('journal', 'steps'):
+            for row, body in base.execute(f'SELECT rowid, body FROM {table}').fetchall():
+                body = re.sub(r'"(input|tokens_in)":( ?)9\b', rf'"\1":\g<2>{"9" * 400}', body)
+                base.execute(f'UPDATE {table} SET body = ? WHERE rowid = ?', (body, row))
+    again = AgentLoop(agent=agent(replies[1:]), run=store.load_run(loop.run.id), store=store, max_steps=3)
+    assert again.run.steps[1].tokens_in == int('9' * 400) and again.step() is not None
+    assert str(again.spent) == '2 requests, at least 9 tokens in, 18 out, unknown price'
+
+
+@pytest.mark.parametrize(('said', 'kind', 'waits'), [('overloaded_error', 'overloaded', [0.5, 1.0]), ('rate_limit_error', 'rate limited', [0.5, 1.0]),
+                                                     ('api_error', 'dropped', [0, 0])])
+def test_a_server_that_is_overloaded_in_a_stream_is_given_time(monkeypatch, said, kind, waits):
+    waited, request = [], replace(HELLO, attempts=3)
+    monkeypatch.setattr(wire, 'sleep', waited.append)
+    found = [*events('anthropic', Say('half'))[:3], {'type': 'error', 'error': {'type': said, 'message': 'Overloaded'}}]
+    for headers, expected in (({}, waits), ({'retry-after': '0.7'}, [0.7, 0.7] if kind != 'dropped' else waits)):
+        with Server([Raw(stream('anthropic', found), headers=headers)]) as server, pytest.raises(ChatError) as caught:
+            AnthropicModel('claude-opus-5-5', server.url, PATIENCE).send(request)
+        assert caught.value.kind == kind and 'Overloaded' in str(caught.value) and waited == expected and len(server.asked) == 3
+        assert caught.value.usage.input == 300                  # each of them may be charged
+        waited.clear()
+
+
+def test_a_paid_request_that_broke_off_is_told(quick):
+    class Broken(ScriptedModel):
+        def send(self, request, on_event=None): raise ChatError('dropped', usage=Usage(46_084, 6))
+    loop = AgentLoop('softmax', ReactAgent(Broken(['never'], 'claude-opus-5')), 'small', store=False)
+    with pytest.raises(ChatError): list(loop)
+    assert str(loop.spent).startswith('0 requests answered, 1 broken off, 46,084 tokens in, 6 out, $')
+
+
+def test_a_budget_that_is_put_aside_says_so(quick):
+    agent = ReactAgent(ScriptedModel([Reply(usage=Usage(10**400))], 'claude-opus-5'))          # of which nobody knows the end
+    loop = AgentLoop('softmax', agent, 'small', store=False)
+    with pytest.raises(UsageError): list(loop)
+    loop.agent.max_dollars = 0.2
+    assert loop.step() is None
+    assert f'$0.0000 of $0.2000 is left, as ${loop.spent.open_dollars:.2f} is put aside' in loop.ended

@@ -15,6 +15,7 @@ from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.models.scripted import ScriptedModel
 from kernel_lab.agents.suites.ablate import ablation_rows
+from kernel_lab.agents.suites import bench
 from kernel_lab.agents.suites.bench import Purse, kept_outcomes, run_suite
 from kernel_lab.agents.suites.metrics import (METRICS, best_of, by_task, classes, estimate, fast_p, paid_to_reach,
                                               pass_at_k)
@@ -95,6 +96,11 @@ def test_a_purse_is_never_over(seed):
             cost = draw.choice([0.0, part, part * draw.random()])
             purse.give_back(part, cost)
             spent += cost
+
+
+def test_a_purse_is_divided_by_the_runs_that_may_still_take_a_part():
+    purse = Purse(0.9, places=3, runs=2)
+    assert purse.take()[1] == pytest.approx(0.45) and purse.take()[1] == pytest.approx(0.45)
 
 
 # --- a whole suite ---
@@ -226,18 +232,23 @@ def test_large_tasks_are_never_judged_two_at_a_time(tmp_path, monkeypatch):
     assert all(sum(n in large for n in names) <= 1 for names in together) and max(map(len, together)) == 2
 
 
-def test_imported_tasks_are_for_processes_and_those_of_a_cell_for_threads(tmp_path, monkeypatch):
-    from kernel_lab.agents.suites import bench
+def test_a_row_that_asks_no_model_takes_no_dollars(tmp_path, monkeypatch):
+    parts = {}
+    def work(plan, planned, store, dollars, *rest):
+        parts[planned.row.label] = dollars
+        return TaskOutcome(planned.row.label, planned.task)
+    monkeypatch.setattr(bench, 'work_on', work)
+    monkeypatch.setattr(bench, '_in_processes', lambda *given: ())
+    one = SuitePlan((SuiteRow('me', 'react'), SuiteRow('rewrite', 'rewrite')), ('softmax',), 'small', max_dollars=0.9, id='suite')
+    model = ScriptedModel(['x'], 'claude-opus-5')
+    list(run_suite(one, Store(tmp_path / 'many.sqlite3'), jobs=3, model=model))
+    assert parts == {'me': pytest.approx(0.9)}
+    list(run_suite(one, Store(tmp_path / 'one.sqlite3'), model=model))
+    assert parts == {'me': pytest.approx(0.9), 'rewrite': None}
+
+
+def test_tasks_travel_to_processes_by_functions_of_modules_only():
     from kernel_lab.cli.tasks import imported_task
-    from kernel_lab.tasks.suite import registry
-    made = []
-    monkeypatch.setattr(bench, '_in_processes', lambda plan, numbers, *rest: made.extend(plan.runs[n].task for n in numbers) or ())
-    monkeypatch.setattr(bench, '_in_threads', lambda plan, todo, *rest: ())
-    monkeypatch.setattr(bench, 'is_large', lambda plan, planned: planned.task == 'softmax')
-    plan = SuitePlan((SuiteRow('rewrite', 'rewrite'),), ('nkibench/one', 'softmax', 'relu'), 'small', steps=1, seeds=1)
-    for name in ('keep_plan', 'kept_outcomes'): monkeypatch.setattr(bench, name, lambda store, plan: [])
-    for finders, there in ([imported_task], ['nkibench/one', 'relu', 'softmax']), ([lambda name: None], ['relu', 'softmax']):
-        made.clear()
-        monkeypatch.setattr(registry, 'TASK_FINDERS', finders)
-        list(run_suite(plan, Store(tmp_path / 'lab.sqlite3'), jobs=2))
-        assert made == there
+    from kernel_lab.tasks.suite.registry import TASK_FINDERS
+    def local(name): return None
+    assert [bench._can_travel(f) for f in (imported_task, *TASK_FINDERS[:1], local, lambda name: None, {}.get)] == [True, True, False, False, False]

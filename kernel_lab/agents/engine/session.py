@@ -12,9 +12,10 @@ from fastcore.basics import patch
 from time import perf_counter
 from .recording import Recording
 from ..models.budget import Budget
-from ..models.messages import Model, Reply, Request, fault_of_reply
+from ..models.messages import Model, Reply, Request, fault_of_reply, fault_of_usage
 from ..models.prices import PRICES_DATE, Usage
 from ...core.errors import LabError, UsageError, raise_if_stopped
+from ...core.format import told_tokens
 from ...core.secrets import storable_text
 from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.records.journal import Entry, digest
@@ -144,13 +145,14 @@ def _reply_in(session, body, asked, key):
     if body['request'] != asked:
         raise UsageError(f'Run {session.recording.run.id} was made with other prompts or another version of its agent: '
                          f'{key!r} would ask something else now.', hint='Look at it, or branch from an earlier step.')
-    return Reply(tuple(body['content']), body['stop'], Usage(**body['usage']), body['model'])
+    usage = Usage(**{rate: told_tokens(n) for rate, n in body['usage'].items()})
+    return Reply(tuple(body['content']), body['stop'], usage, body['model'])
 
 def _budget_left(session):
     "The session's limits, with what all requests of the run have cost so far, and may yet."
     limits, spent = session.budget, session.recording.spent
     dollars = None if spent.dollars is None else spent.dollars + spent.open_dollars
-    return Budget(limits.max_dollars, limits.max_tokens, dollars, spent.tokens)
+    return Budget(limits.max_dollars, limits.max_tokens, dollars, spent.tokens, spent.open_dollars)
 
 def _known_prompt(session, request, model):
     """(tokens, bytes) of the request that this one goes on with, (None, None) for none. A member of an ensemble counts
@@ -183,7 +185,8 @@ def _send(session, model, request, key, asked):
     try: reply = model.send(reserved.request, lambda kind, text: session.tell(Event(kind, text)))
     except LabError as e:
         usage = getattr(e, 'usage', Usage())
-        session.keep('failed', key, dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
+        if fault_of_usage(usage) is None:
+            session.keep('failed', key, dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
         raise
     if fault := fault_of_reply(reply):
         raise UsageError(f'The model {model.name} gave an answer that cannot be read: {fault}.',

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from .messages import ChatError, OnEvent, Reply, Request, outgoing, scrubbed
 from .prices import Usage, price_of
 from .wire import Line, Patience, Pieces, checked_url, exchange, host_of, http_options
+from ...core.format import told_tokens
 
 # %% ../../../nbs/6_agents/0_models/03_anthropic.ipynb #35a522d2
 _PLAIN = ('claude-haiku-4', 'claude-sonnet-4-5', 'claude-opus-4-5')     # refuse thinking={'type': 'adaptive'}
@@ -57,9 +58,7 @@ _STOPS = {'tool_use': 'tool_use', 'max_tokens': 'max_tokens', 'model_context_win
 
 def _used(u):
     "The SDK's usage record as ours; the server may leave any count out, and the whole record."
-    def count(name, record=u):
-        n = getattr(record, name, None)
-        return max(n, 0) if isinstance(n, int) else 0
+    def count(name, record=u): return told_tokens(getattr(record, name, None))
     hour = count('ephemeral_1h_input_tokens', getattr(u, 'cache_creation', None))
     return Usage(count('input_tokens'), count('output_tokens'), count('cache_read_input_tokens'),
                  max(count('cache_creation_input_tokens') - hour, 0), hour)

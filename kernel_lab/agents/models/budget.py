@@ -12,7 +12,7 @@ from fastcore.basics import patch
 from .messages import Request
 from .prices import PICO, Usage, picodollars, prices_of
 from ...core.errors import LabError, SimulatorError, UsageError
-from ...core.format import dollars_text
+from ...core.format import MOST_TOKENS, dollars_text
 
 # %% ../../../nbs/6_agents/0_models/07_budget.ipynb #c016bcea
 SPARE_TOKENS = 1_000        # what a server adds to a prompt
@@ -47,21 +47,27 @@ class Reservation:
         "Dollars put aside, None where the price is unknown."
         return None if self.pico is None else self.pico/PICO
 
-def _limit(value, name, scale=1):
+MOST_DOLLARS = 10**9        # of a budget; who gives more means no limit
+
+def _limit(value, name, scale=1, most=math.inf):
     "A limit as a whole number, rounded down; None for none."
     if value is None: return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise UsageError(f'{name}={value!r} is no amount.', hint='A number of at least 0, or None for no limit.')
+    if value > most:
+        raise UsageError(f'{name}={value!r:.40} is more than a budget may be: {most:,}.', hint='None is no limit.')
     return math.floor(Fraction(str(value))*scale)
 
 class Budget:
     """Limits of dollars and tokens, and what was spent of them; `spent` and `tokens` go on with an earlier run's.
+    `aside`: the part of `spent` that is put aside for requests whose end nobody saw.
 
     May be used by several threads. `spent` is None for good as soon as something of unknown price was paid."""
     def __init__(self, max_dollars: float | None = None, max_tokens: int | None = None, spent: float | None = 0.0,
-                 tokens: int = 0):
-        self.max_dollars, self.max_tokens = max_dollars, max_tokens
-        self._most, self._most_tokens = _limit(max_dollars, 'max_dollars', PICO), _limit(max_tokens, 'max_tokens')
+                 tokens: int = 0, aside: float = 0.0):
+        self.max_dollars, self.max_tokens, self._aside = max_dollars, max_tokens, aside
+        self._most = _limit(max_dollars, 'max_dollars', PICO, MOST_DOLLARS)
+        self._most_tokens = _limit(max_tokens, 'max_tokens', most=MOST_TOKENS)
         if spent is not None: _limit(spent, 'spent')
         self._spent = None if spent is None else math.ceil(Fraction(str(spent))*PICO)
         self.tokens, self._lock, self._open = _limit(tokens, 'tokens'), threading.RLock(), set()
@@ -120,13 +126,25 @@ def _reserved(budget, request, model, prompt):
         if (tokens is None or need <= tokens) and (pico is None or cost <= pico):
             return Reservation(replace(request, max_tokens=output, attempts=attempts), model, need, cost)
 
-def _over(budget, model):
-    "The error that says which limit does not pay for another request."
+def _lacks(budget, request, model, prompt):
+    "Yield what the shortest reply to a request may take, and what is left, of each limit that does not pay for it."
     pico, tokens = budget.left()
-    said = [f'{dollars_text(max(pico, 0)/PICO)} of {dollars_text(budget.max_dollars)}'] if pico is not None else []
-    said += [f'{max(tokens, 0):,} of {budget.max_tokens:,} tokens'] if tokens is not None else []
-    return BudgetOver(f'The budget is used up: {" and ".join(said)} left, which may not pay for another request to '
-                      f'{model}.', hint='Raise max_dollars or max_tokens to go on.')
+    reply = min(LEAST_REPLY, request.max_tokens)
+    cost = 0 if pico is None else most_picodollars(prompt, 0, model) + reply*most_picodollars(0, 1, model)
+    if pico is not None and cost > pico:
+        left = f'{dollars_text(max(pico, 0)/PICO)} of {dollars_text(budget.max_dollars)} is left'
+        aside = budget._aside + sum(r.pico for r in budget._open)/PICO
+        if aside: left += f', as {dollars_text(aside)} is put aside for requests whose end is not known'
+        yield f'may cost {dollars_text(cost/PICO)}, and {left}'
+    if tokens is not None and prompt + reply > tokens:
+        yield f'may take {prompt + reply:,} tokens, and {max(tokens, 0):,} of {budget.max_tokens:,} are left'
+
+def _over(budget, request, model, prompt):
+    "The error that says which limit does not pay for another request."
+    how = 'used up' if budget._spent or budget.tokens or budget._open else 'too small'
+    return BudgetOver(f'The budget is {how}: the next request to {model} '
+                      f'{"; it ".join(_lacks(budget, request, model, prompt))}.',
+                      hint='Raise max_dollars or max_tokens to go on.')
 
 # %% ../../../nbs/6_agents/0_models/07_budget.ipynb #17c1a98e
 @patch
@@ -141,7 +159,7 @@ def reserve(self: Budget, request: Request, model: str, known_prompt_tokens: int
     prompt = most_prompt_tokens(request, known_prompt_tokens, known_chars)
     with self._lock:
         made = _reserved(self, request, model, prompt)
-        if made is None: raise _over(self, model)
+        if made is None: raise _over(self, request, model, prompt)
         self._open.add(made)
         return made
 

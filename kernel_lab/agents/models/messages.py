@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 from .prices import Usage
 from ...core.errors import LabError, SimulatorError
+from ...core.format import MOST_TOKENS
 from ...core.secrets import for_others, without_secrets
 
 # %% ../../../nbs/6_agents/0_models/01_messages.ipynb #1446e8f6
@@ -79,9 +80,13 @@ class Reply:
 def _is_block(b):
     return isinstance(b, dict) and all(isinstance(b.get(k) or '', str) for k in ('type', 'text', 'thinking'))
 
-def _is_usage(u):
-    is_count = lambda n: isinstance(n, int) and not isinstance(n, bool) and n >= 0
-    return isinstance(u, Usage) and all(is_count(getattr(u, k)) for k in u.__dataclass_fields__)
+def fault_of_usage(usage: object) -> str | None:
+    "What keeps an object from being a `Usage` that can be counted; None if nothing does."
+    if not isinstance(usage, Usage): return f'it is a {type(usage).__name__}'
+    for name in usage.__dataclass_fields__:
+        n = getattr(usage, name)
+        if not isinstance(n, int) or isinstance(n, bool): return f'{name} is {n!r:.40}'
+        if not 0 <= n <= MOST_TOKENS: return f'{name} is {"below 0" if n < 0 else f"above {MOST_TOKENS:,}"}'
 
 def fault_of_reply(reply: object) -> str | None:
     "What keeps a model's answer from being a `Reply` that can be read and counted; None if nothing does."
@@ -91,7 +96,8 @@ def fault_of_reply(reply: object) -> str | None:
     if odd is not None: return f'its content holds {odd!r:.60}, which is no block of text, thinking or tool_use'
     if not isinstance(reply.stop, str) or not isinstance(reply.model, str):
         return f'its stop or its model is no text: {reply.stop!r:.40}, {reply.model!r:.40}'
-    return None if _is_usage(reply.usage) else f'its usage is no count of tokens: {reply.usage!r:.100}'
+    fault = fault_of_usage(reply.usage)
+    return fault and f'its usage is no count of tokens: {fault}'
 
 # %% ../../../nbs/6_agents/0_models/01_messages.ipynb #01ce1a7f
 OnEvent = Callable[[str, str], None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from .messages import ChatError, OnEvent, Reply, Request, outgoing, scrubbed
 from .prices import Usage
 from .wire import Line, Patience, Pieces, checked_url, exchange, host_of, http_options
+from ...core.format import told_tokens
 
 # %% ../../../nbs/6_agents/0_models/05_openai.ipynb #e5ed8649
 def _text(content):
@@ -56,9 +57,8 @@ def chat_body(name: str, request: Request, limit: str = 'max_tokens') -> dict:
 _STOPS = {'length': 'max_tokens', 'content_filter': 'refusal', 'tool_calls': 'tool_use', 'function_call': 'tool_use'}
 
 def _count(record, name):
-    "A count of a record that may lack it; never below 0."
-    n = getattr(record, name, None)
-    return max(n, 0) if isinstance(n, int) else 0
+    "A count of a record that may lack it; 0 for what is no count."
+    return told_tokens(getattr(record, name, None))
 
 def _used(u):
     "The server's usage record as ours."

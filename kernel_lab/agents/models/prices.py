@@ -5,7 +5,6 @@ prices kept unknown"""
 
 # %% ../../../nbs/6_agents/0_models/00_prices.ipynb #2cb77343
 import json
-import math
 import os
 import re
 from dataclasses import dataclass
@@ -46,15 +45,23 @@ PRICES = {
 
 # %% ../../../nbs/6_agents/0_models/00_prices.ipynb #4f4f4822
 PRICES_VARIABLE = 'KERNEL_LAB_PRICES'
-_ROW = ('input', 'output', 'cache_read', 'cache_write', 'cache_write_1h')
+LEAST_PRICE, MOST_PRICE = 0.000001, 1_000_000      # dollars per million tokens: a picodollar, a dollar a token
 
 def price_file(path: str | Path) -> dict[str, Price]:
     """The prices in a JSON file: {model: {input, output, and if known cache_read, cache_write, cache_write_1h}},
     dollars per million tokens. `UsageError` where it cannot be read, or a row is no price."""
-    try: rows = json.loads(Path(path).read_text(encoding='utf-8'))
+    try: rows = json.loads(Path(path).read_text(encoding='utf-8'), object_pairs_hook=_single)
     except (OSError, ValueError) as e: raise _no_table(path, str(e)) from None
+    except RecursionError: raise _no_table(path, 'its lists or objects are nested too deep') from None
     if not isinstance(rows, dict): raise _no_table(path, f'it holds a {type(rows).__name__}')
     return {name: _row(path, name, row) for name, row in rows.items()}
+
+def _single(pairs):
+    "The pairs of a JSON object as a dict. `ValueError` for a name that is there twice."
+    found, names = dict(pairs), [name for name, _ in pairs]
+    if len(found) < len(names):
+        raise ValueError(f'{next(n for n in found if names.count(n) > 1)!r} is there twice')
+    return found
 
 def _no_table(path, why):
     return UsageError(f'{path} is no table of prices: {why}.',
@@ -62,12 +69,13 @@ def _no_table(path, why):
 
 def _row(path, name, row):
     "A row of a file as a `Price`."
-    if not isinstance(row, dict) or not {'input', 'output'} <= set(row) <= set(_ROW):
-        raise _no_table(path, f'the row {name!r} needs input and output, and may have {", ".join(_ROW[2:])}')
+    if not isinstance(row, dict) or not {'input', 'output'} <= set(row) <= set(RATES):
+        raise _no_table(path, f'the row {name!r} needs input and output, and may have {", ".join(RATES[2:])}')
     for key, x in row.items():
-        if type(x) not in (int, float) or not math.isfinite(x) or x < 0:
-            raise _no_table(path, f'{key} of {name!r} is {x!r}')
-    return Price(**{key: row.get(key, row['input']) for key in _ROW})
+        if type(x) not in (int, float) or not (x == 0 or LEAST_PRICE <= x <= MOST_PRICE):
+            raise _no_table(path, f'{key} of {name!r} is {x!r:.40}, and a price is 0 or from {LEAST_PRICE:f} to '
+                                  f'{MOST_PRICE:,}')
+    return Price(**{key: row.get(key, row['input']) for key in RATES})
 
 @lru_cache(maxsize=4)
 def _kept_file(path, changed): return price_file(path)

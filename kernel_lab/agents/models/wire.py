@@ -152,7 +152,8 @@ def http_options(sdk, line: Line, transport: object = None) -> dict:
 # %% ../../../nbs/6_agents/0_models/02_wire.ipynb #553e02db
 @dataclass(frozen=True)
 class Failure:
-    "Why an attempt brought no reply. `paid`: it may be charged; `wait`: seconds before a retry, None where none helps."
+    """Why an attempt brought no reply. `paid`: it may be charged; `wait`: seconds before a retry, 0 where the lab
+    chooses them; None for at once where it is paid, and else for never."""
     kind: str
     said: str = ''
     paid: bool = False
@@ -161,6 +162,7 @@ class Failure:
 _BY_STATUS = {400: 'bad request', 401: 'bad key', 403: 'bad key', 404: 'no model', 408: 'dropped', 413: 'bad request',
               422: 'bad request', 429: 'rate limited', 503: 'overloaded', 529: 'overloaded'}
 _AGAIN = (408, 409, 429)      # and all from 500
+_BY_EVENT = {'overloaded_error': 'overloaded', 'rate_limit_error': 'rate limited'}      # in a stream that was opened
 # an SDK's parser on nonsense
 _GARBLED = (ValueError, RuntimeError, AssertionError, LookupError, AttributeError, TypeError)
 
@@ -172,10 +174,16 @@ def asked_wait(headers) -> float:
         except ValueError: return float('inf')
     return 0
 
+def _told_in_stream(error, said):
+    "The failure of an event that says an error, in a stream that was opened."
+    told = error.body.get('error') if isinstance(error.body, dict) else None
+    kind = _BY_EVENT.get(str(told.get('type'))) if isinstance(told, dict) else None
+    return Failure(kind or 'dropped', said, paid=True, wait=asked_wait(error.response.headers) if kind else None)
+
 def _refusal(error, said):
     "The failure of a status other than 200."
     status, headers = error.status_code, error.response.headers
-    if status < 300: return Failure('dropped', said, paid=True)
+    if status < 300: return _told_in_stream(error, said)
     if status < 400: return Failure('unreachable', 'The address leads elsewhere; redirects are not followed.')
     again = (status in _AGAIN or status >= 500) and headers.get('x-should-retry') != 'false'
     return Failure(_BY_STATUS.get(status, 'server'), said, wait=asked_wait(headers) if again else None)
@@ -235,11 +243,11 @@ def _listened(pieces, on_event):
 
 def _pause(failed, refused, broken, line):
     "Seconds before the next attempt, None if there is none: it makes no sense, or there is no patience left for it."
-    if failed.kind == 'endless': return None
-    if failed.paid: wait = 0 if broken < line.request.attempts else None
-    else: wait = failed.wait if refused <= line.patience.refusals else None
-    if wait is None or wait > line.patience.wait: return None
-    wait = wait or (0 if failed.paid else 0.5*2**(refused - 1))
+    again = broken < line.request.attempts if failed.paid else refused <= line.patience.refusals
+    at_once = failed.paid and failed.wait is None
+    if failed.kind == 'endless' or not again or (failed.wait is None and not at_once): return None
+    if (failed.wait or 0) > line.patience.wait: return None
+    wait = 0 if at_once else failed.wait or 0.5*2**((broken if failed.paid else refused) - 1)
     return wait if monotonic() + wait < line.until else None
 
 def exchange(attempt: Callable[[Line], Pieces], sdk, request: Request, patience: Patience = Patience(),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
 from types import FunctionType
+from math import inf
 from ..engine.loop import UNHEARD, AgentLoop
 from ..engine.session import Event
 from ..models.budget import LEAST_REPLY, SPARE_TOKENS, most_picodollars
@@ -85,14 +86,17 @@ def work_on(plan: SuitePlan, planned: PlannedRun, store: Store, dollars: float |
 
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #f64b7d62
 class Purse:
-    "The dollars of a suite, for `places` runs at once. `most` None: no limit."
-    def __init__(self, most: float | None, spent: float = 0.0, places: int = 1):
+    """The dollars of a suite, for `places` runs at once. `most` None: no limit; `runs`: how many may still take a part,
+    None for more than there are places."""
+    def __init__(self, most: float | None, spent: float = 0.0, places: int = 1, runs: int | None = None):
         self.left, self.free = None if most is None else most - spent, places
+        self.runs = inf if runs is None else runs
 
     def take(self, least: float = 0.0) -> tuple[bool, float | None]:
         "(whether a run that needs at least `least` dollars may begin, what it may spend)."
         if self.left is None: return True, None
-        part = max(0.0, self.left) / max(1, self.free)
+        part = max(0.0, self.left) / max(1, min(self.free, self.runs))
+        self.runs -= 1
         if part <= least: return False, None
         self.left, self.free = self.left - part, self.free - 1
         return True, part
@@ -133,19 +137,20 @@ def _in_processes(plan, numbers, store, jobs):
         yield replace(kept_outcome(store, runs[numbers[at]]), why=str(found)) if is_lost else found
 
 def _least(planned, model):
-    "The least dollars of a run."
-    return least_dollars(agent_of_row(planned.row, None, model).model) if asks_a_model(planned.row.agent) else 0.0
+    "The least dollars of a run that asks a model."
+    return least_dollars(agent_of_row(planned.row, None, model).model)
 
 def _one_by_one(plan, todo, store, purse, model, tell):
     "Yield what became of runs, one after the other, in this thread."
     for planned in todo:
-        may, part = purse.take(_least(planned, model))
+        asks = asks_a_model(planned.row.agent)
+        may, part = purse.take(_least(planned, model)) if asks else (True, None)
         if not may:
             yield replace(kept_outcome(store, planned), why=_NO_MONEY)
             continue
         before = paid(kept_outcome(store, planned))
         found = work_on(plan, planned, store, part, model, tell)
-        purse.give_back(part, paid(found) - before)
+        if asks: purse.give_back(part, paid(found) - before)
         yield found
 
 LARGE_BYTES = 1 << 28  # of inputs and outputs in float32; a verdict takes ten to twenty times as much memory
@@ -195,7 +200,7 @@ def run_suite(plan: SuitePlan, store: Store, jobs: int = 1, model: Model | None 
     yield from _in_processes(plan, [k for k in free if k not in large], store, jobs)
     yield from _in_processes(plan, large, store, 1)
     rest = [plan.runs[k] for k in todo if k not in free]
-    purse = Purse(plan.max_dollars, sum(map(paid, known)), jobs)
+    purse = Purse(plan.max_dollars, sum(map(paid, known)), jobs, sum(asks_a_model(p.row.agent) for p in rest))
     if jobs > 1: yield from _in_threads(plan, rest, store, jobs, purse, model, tell)
     else: yield from _one_by_one(plan, rest, store, purse, model, tell)
 

@@ -6,8 +6,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from ..engine.session import Session
+from ..models.budget import Budget
 from ..models.messages import Model
-from ..models.prices import prices_of
+from ..models.prices import own_prices, prices_of
 from ..models.registry import model_named
 from .conversation import Conversation, bench_of
 from .fixer import TaskFixer
@@ -23,8 +24,8 @@ from ...core.errors import UsageError
 class AsksModels:
     """The settings of an agent that asks a model. `model`: a `Model` or its name (see `model_named`), by default that
     of the environment; `base_url`: of its server; `max_dollars`, `max_tokens`: budgets of a run; `fixes`: attempts to
-    mend a kernel that failed (see `Fixer`). `UsageError` where dollars are limited and the price is unknown, and for
-    less than no attempt."""
+    mend a kernel that failed (see `Fixer`). `UsageError` where dollars are limited and the price is unknown, for
+    what is no amount, for a table of prices that cannot be read, and for less than no attempt."""
     model: Model | str | None = None
     base_url: str | None = None
     max_dollars: float | None = None
@@ -34,6 +35,8 @@ class AsksModels:
 
     def __post_init__(self):
         if self.model is None or isinstance(self.model, str): self.model = model_named(self.model, self.base_url)
+        Budget(self.max_dollars, self.max_tokens)                # no amounts are said at once, too
+        if getattr(self.model, 'host', ''): own_prices()         # a table that cannot be read is said at once
         if self.max_dollars is not None and prices_of(self.model.name) is None:
             raise UsageError(f'The price of {self.model.name} is unknown, so max_dollars cannot be kept.',
                              hint='Cap max_tokens instead, or name your own table of prices in KERNEL_LAB_PRICES.')

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from ...core.errors import SimulatorError
-from ...core.format import dollars_text, tokens_text
+from ...core.format import dollars_text, told_tokens, tokens_text
 from .verification import to_json_data
 
 # %% ../../../nbs/5_evaluate/1_records/03_journal.ipynb #597ce33a
@@ -70,7 +70,7 @@ def branch_to(entries: Sequence[Entry], seq: int | None) -> list[Entry]:
 class Spent:
     """What the requests of a run have cost: `dollars` that are known to have been paid (None: a price is unknown),
     `open_dollars` at most for requests whose end nobody saw, tokens in and out, and requests answered; `uncounted`: how
-    many of these whose tokens nobody counted."""
+    many of these whose tokens nobody counted; `broken`: requests that were paid and brought no reply."""
     dollars: float | None = 0.0
     open_dollars: float = 0.0
     tokens_in: int = 0
@@ -79,6 +79,7 @@ class Spent:
     requests: int = 0
     open_requests: int = 0
     uncounted: int = 0
+    broken: int = 0
 
     @property
     def tokens(self) -> int:
@@ -91,7 +92,8 @@ class Spent:
         left = f', and {most} for {self.open_requests} cut off' if self.open_requests else ''
         counted = f'{tokens_text(self.tokens_in)} in, {self.tokens_out:,} out'
         if self.uncounted: counted = f'at least {counted}' if self.tokens_in + self.tokens_out else tokens_text(None)
-        return f'{self.requests} requests, {counted}, {dollars_text(self.dollars)}{left}'
+        broken = f' answered, {self.broken} broken off' if self.broken else ''
+        return f'{self.requests} requests{broken}, {counted}, {dollars_text(self.dollars)}{left}'
 
 def spent_in(entries: Sequence[Entry]) -> Spent:
     "What the requests in a journal have cost."
@@ -100,12 +102,15 @@ def spent_in(entries: Sequence[Entry]) -> Spent:
     left = [e.body for e in entries if e.kind == 'sent' and e.seq not in ended]
     costs = [b.get('cost_usd') for b in paid]
     return Spent(None if None in costs or any(b.get('most_usd') is None for b in left) else sum(costs),
-                 sum(b.get('most_usd') or 0 for b in left), sum(b.get('tokens_in', 0) for b in paid),
-                 sum(b.get('tokens_out', 0) for b in paid), sum(b.get('most_tokens', 0) for b in left),
+                 sum(b.get('most_usd') or 0 for b in left), sum(told_tokens(b.get('tokens_in')) for b in paid),
+                 sum(told_tokens(b.get('tokens_out')) for b in paid), sum(b.get('most_tokens', 0) for b in left),
                  sum(e.kind == 'reply' for e in entries), len(left),
-                 sum(not _counted(e.body) for e in entries if e.kind == 'reply'))
+                 sum(not _is_counted(e.body) for e in entries if e.kind == 'reply'),
+                 sum(_is_counted(e.body) for e in entries if e.kind == 'failed'))
 
-def _counted(body): return body.get('tokens_in', 0) + body.get('tokens_out', 0)
+def _is_counted(body):
+    told = [body.get(name, 0) for name in ('tokens_in', 'tokens_out')]
+    return any(told) and told == [*map(told_tokens, told)]
 
 # %% ../../../nbs/5_evaluate/1_records/03_journal.ipynb #66785565
 ITEM, IN_SIGHT = 'remembered ', 'in sight of '          # how the keys of such entries begin; then a name, or a plan's

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from ...core.durations import one_clock, stands_out
 from ...core.errors import SimulatorError
 from ...core.secrets import clearer
-from ...core.format import speedup_text, status_mark, status_word, time_text, visible_text
+from ...core.format import speedup_text, status_mark, status_word, time_text, told_tokens, visible_text
 from ...core.markup import Shown, anchor_of, bar, fold, record, said, status_colour, table, trusted
 from .evaluation import Evaluation, evaluation_parts
 from .verification import Status, known_fields, to_json_data
@@ -62,7 +62,8 @@ class Step(Shown):
 
 def bill_of(steps: Iterable[Step]) -> tuple[float | None, int | None] | None:
     "(dollars, tokens) of the requests behind some steps, None for what is unknown; None where no model was asked."
-    asked = [(s.cost_usd, s.tokens_in + s.tokens_out) for s in steps if s.cost_usd != 0 or s.tokens_in + s.tokens_out]
+    asked = [(s.cost_usd, told_tokens(s.tokens_in + s.tokens_out)) for s in steps
+             if s.cost_usd != 0 or s.tokens_in + s.tokens_out]
     costs, tokens = zip(*asked) if asked else ((), ())
     return (None if None in costs else sum(costs), sum(tokens) if all(tokens) else None) if asked else None
 
