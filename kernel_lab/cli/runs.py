@@ -27,6 +27,10 @@ def store_option(store, place=None):
     "The option `--store …` for a suggested command, with a space before it; empty where no `place` was given."
     return f' --store {shlex.quote(str(store.path))}' if place else ''
 
+def prices_option(path=None):
+    "The option `--prices …` for a suggested command, with a space before it; empty where no file was given."
+    return f' --prices {shlex.quote(str(Path(path).resolve()))}' if path else ''
+
 def find_run(store, name):
     "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."
     if name == 'latest' and (run := store.latest()): return run

@@ -14,7 +14,7 @@ from .optimize import (BaseUrl, Fixes, MaxTokens, ModelName, PriceFile, Turns, a
     options_said)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_output, say, with_progress, writing)
-from ..runs import open_store, store_option
+from ..runs import open_store, prices_option, store_option
 from ..tasks import add_imported_tasks, imported_suites
 from ...core.errors import UsageError, choose
 from ...core.files import write_whole
@@ -72,12 +72,15 @@ def tasks_named(suites: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     return found
 
 def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: str | None = None,
-             define: bool = False) -> int:
-    "Work through a plan, print a row a run and the table → exit code. `place`: the store; `out`: a file of JSON."
+             define: bool = False, prices: str | None = None) -> int:
+    """Work through a plan, print a row a run and the table → exit code. `place`: the store; `out`: a file of JSON;
+    `prices`: the file that counts. `UsageError` where an agent of the plan cannot be made."""
     from ...agents.suites.bench import kept_outcomes, run_suite
+    from ...agents.suites.plan import agent_of_row
     require_output('--out', out, ('.json',))
+    for row in plan.rows: agent_of_row(row, plan.max_dollars)
     store = open_store(place)
-    again = f'kernel-lab bench --resume {plan.id}{store_option(store, place)}'
+    again = f'kernel-lab bench --resume {plan.id}{prices_option(prices)}{store_option(store, place)}'
     count = len(plan.runs)
     how = 'simulated on' if plan.target == 'nki' else f'{plan.target} without a card, so without times, for'
     say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, {how} {plan.chip}; to go on: {again}',
@@ -134,7 +137,8 @@ def require_own_plan(**given: object) -> None:
     "`UsageError` for options beside --resume that a stored plan has already; `given`: as for `options_said`."
     if said := options_said(**given):
         raise UsageError(f'A resumed suite keeps its plan: {said} cannot be kept.',
-                         hint='Leave them out; --max-dollars, --jobs, --out, --define and --store may be given.')
+                         hint='Leave them out; '
+                              '--max-dollars, --prices, --jobs, --out, --define and --store may be given.')
 
 def require_a_model(agents: Sequence[str], said: dict) -> None:
     "`UsageError` for settings of a model where none of the agents asks one."
@@ -218,7 +222,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
                          target=target, set=settings, samples=samples != 1, steps=steps, alone=alone,
                          stop_on_error=stop_on_error, checkout=checkout, **{**said, 'max_dollars': None},
                          task_dollars=task_dollars)
-        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define, prices))
     if 'kernelbench' in (suite or ()):
         from .kernelbench import say_answers
         if answers: say_answers(answers, published or (), level)
@@ -239,7 +243,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     rows = rows if alone or target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')
-    raise typer.Exit(do_suite(plan, jobs, store, out, define))
+    raise typer.Exit(do_suite(plan, jobs, store, out, define, prices))
 
 def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
@@ -284,7 +288,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
                          workload=workload, chip=chip != DEFAULT_CHIP, target=target, set=settings,
                          samples=samples != 1, steps=steps, stop_on_error=stop_on_error,
                          **{**said, 'max_dollars': None}, task_dollars=task_dollars)
-        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define, prices))
     ablation_rows(agent, switch or (), singly=singly)            # a switch that there is not is said first
     names = tasks_named(suite, task)
     target = target or 'nki'
@@ -296,4 +300,4 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     rows = rows if target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')
-    raise typer.Exit(do_suite(plan, jobs, store, out, define))
+    raise typer.Exit(do_suite(plan, jobs, store, out, define, prices))

@@ -15,7 +15,7 @@ from ...agents.systems.registry import AGENTS
 from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, AnyChipName, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
     WorkloadName, WorkSeconds, exit_code, free_name, progress_on, reason_text, require_output, require_writable, say,
     step_table, step_text, writing)
-from ..runs import PAGE, PAGE_ENDINGS, find_run, open_store, store_option, write_report
+from ..runs import PAGE, PAGE_ENDINGS, find_run, open_store, prices_option, store_option, write_report
 from ..gpu_rows import GPU_STEP_TABLE, gpu_step_line
 from ..tasks import find_task, known_task
 from ...core.durations import one_clock
@@ -127,7 +127,7 @@ def step_until_done(loop, source=None):
 def report_outcome(loop, cut=None, where=''):
     """Print the best step of a loop, and how to resume it if `cut` ended it early → exit code.
 
-    `where`: the option that names the store (`store_option`)."""
+    `where`: the options that a resume needs (`prices_option`, `store_option`)."""
     run, best = loop.run, loop.best
     if not run.steps:
         why = f'{cut} ' if isinstance(cut, LabError) else ''
@@ -290,7 +290,7 @@ def optimize(
     if resume: loop = resumed_loop(kept, resume, steps, **options)
     else: loop = new_loop(kept, task, agent, steps, workload, chip, target=language_of(source or '', target), **options)
     where = store_option(kept, store)
-    code = report_outcome(loop, step_until_done(loop, source), where)
+    code = report_outcome(loop, step_until_done(loop, source), f'{prices_option(prices)}{where}')
     if source: say(*given_kernel(loop, source))
     if loop.steps:
         say(f'run         {loop.run.id}   (kernel-lab report {loop.run.id}{where})',

@@ -1,0 +1,86 @@
+"`bench`, `ablate`, `optimize` and `runs` as a person meets them who has a model of their own: what is refused, and what is said at the end."
+import re
+import shlex
+import signal
+from types import SimpleNamespace
+
+import pytest
+from loopback import Say, Server
+
+from kernel_lab.cli.agents import bench, optimize
+from kernel_lab.cli.app import run
+
+PROSE = Say("Nothing to gain.")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    "`here('runs', …)` → exit code and what was printed, with a store of its own."
+    env = dict(KERNEL_LAB_HOME=str(tmp_path / "home"), COLUMNS="200", TERM="dumb", NO_COLOR="1", OPENAI_API_KEY="sk-test-0123456789",
+               NO_PROXY="127.0.0.1")
+    for name, value in env.items(): monkeypatch.setenv(name, value)
+    monkeypatch.setenv("KERNEL_LAB_PRICES", "")         # --prices changes it: it is put back
+    def call(*words):
+        capsys.readouterr()
+        code = run(list(map(str, words)))
+        return SimpleNamespace(code=code, **dict(zip(("out", "err"), capsys.readouterr())))
+    return call
+
+
+@pytest.fixture
+def server():
+    with Server([PROSE]) as made: yield made
+
+
+@pytest.fixture
+def model(server): return "--model", "openai:x", "--base-url", f"{server.url}/v1"
+
+
+def refused(done, *said):
+    text = done.out + done.err
+    assert done.code == 2 and "Traceback" not in text, text
+    for word in said: assert word in text, f"{word!r} is not in: {text}"
+
+
+# --- prices ---
+
+@pytest.fixture
+def prices(tmp_path):
+    path = tmp_path / "my prices.json"
+    path.write_text('{"openai:x": {"input": 1, "output": 5}}')
+    return path
+
+
+def go_on(done):
+    "The words of the command that was said to go on."
+    return shlex.split(re.search(r"[Gg]o on with: kernel-lab (.*)", done.err)[1])
+
+
+def test_the_command_to_go_on_with_a_suite_names_the_prices(here, model, prices, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(bench, "with_progress", lambda runs, *a: (next(runs), signal.raise_signal(signal.SIGINT)))
+        cut = here("bench", "--agent", "react", "--alone", "--task", "relu", "-w", "small", *model, "--turns", "1", "--prices", prices,
+                   "--max-dollars", "1")
+    words = go_on(cut)
+    assert cut.code == 130 and str(prices) in words, cut.err
+    monkeypatch.setenv("KERNEL_LAB_PRICES", "")
+    done = here(*words)
+    assert done.code == 0 and "1 run: 1 failed" in done.out, done.err
+    refused(here(*words, "--steps", "3"), "--prices")
+
+
+def test_the_command_to_go_on_with_a_run_names_the_prices(here, model, prices, monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(optimize, "step_until_done", lambda loop, source=None: (loop.step(), KeyboardInterrupt())[1])
+        cut = here("optimize", "relu", "-w", "small", "--agent", "react", *model, "--turns", "1", "--prices", prices, "--max-dollars", "1")
+    words = go_on(cut)
+    assert cut.code == 130 and str(prices) in words, cut.err
+    monkeypatch.setenv("KERNEL_LAB_PRICES", "")
+    assert here(*words).code == 0
+
+
+def test_dollars_without_a_price_are_refused_before_a_suite_is_announced(here, model, server):
+    done = here("bench", "--agent", "react", "--task", "relu", "-w", "small", *model, "--max-dollars", "1")
+    refused(done, "price of openai:x is unknown")
+    assert "suite" not in done.out and not server.asked
+    assert "No runs yet" in here("runs").out
