@@ -131,7 +131,7 @@ def _traces(store, path, runs, task):
     return EXIT_GOOD
 
 # %% ../../nbs/7_cli/02_runs.ipynb #2253d66c
-def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, help='How many, newest first.')] = 20,
+def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, max=1_000_000, help='How many, newest first.')] = 20,
          task: Annotated[str | None, typer.Option(metavar='TASK', help='Only runs of this task.')] = None,
          json_: AsJson = False, store: StorePlace = None):
     "List the stored runs, newest first, with their best speedups (simulated)."

@@ -84,3 +84,21 @@ def test_dollars_without_a_price_are_refused_before_a_suite_is_announced(here, m
     refused(done, "price of openai:x is unknown")
     assert "suite" not in done.out and not server.asked
     assert "No runs yet" in here("runs").out
+
+
+# --- settings that cannot be ---
+
+@pytest.mark.parametrize("words, said", [
+    ("--agent react --alone --set model=5", "model=5 is no setting of react"), ("--set moves=5", "moves=5: rewrite takes a list"),
+    ("--set families=5", "families=5: rewrite takes a list"), ("--set seconds=-1", "seconds=-1: rewrite takes a number of at least 0.")])
+def test_a_suite_refuses_settings_before_a_run_is_begun(here, model, monkeypatch, words, said):
+    monkeypatch.setenv("KERNEL_LAB_MODEL", "openai:x")
+    asks = () if "react" not in words else model if "--set model" not in words else model[2:]
+    refused(here("bench", "--task", "relu", "-w", "small", *words.split(), *asks), said)
+    assert "No runs yet" in here("runs").out
+
+
+# --- runs ---
+
+def test_the_list_of_runs_takes_a_limit_that_a_store_can(here):
+    refused(here("runs", "--limit", "9" * 20), "1000000")
