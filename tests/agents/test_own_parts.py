@@ -204,3 +204,9 @@ def test_what_is_no_run_and_no_option_is_said_at_once():
 def test_the_options_of_a_loop_are_those_of_an_evaluation():
     taken = {name for name, p in signature(evaluate).parameters.items() if p.kind is p.KEYWORD_ONLY}
     assert taken == {*EVALUATION_OPTIONS, 'baseline_us', 'store'}           # these two a session gives
+
+
+@pytest.mark.parametrize('name, value', [('turns', -1), ('turns', 0), ('max_tokens', -1), ('fixes', -1), ('max_dollars', float('nan')),
+                                         ('max_dollars', float('inf')), ('model', 5)])
+def test_a_setting_that_cannot_be_is_named_with_its_value(name, value):
+    with pytest.raises(UsageError, match=f'{name}={value}'): agent_named('react', **{'model': 'claude-opus-5', name: value})

@@ -90,12 +90,23 @@ def test_dollars_without_a_price_are_refused_before_a_suite_is_announced(here, m
 
 @pytest.mark.parametrize("words, said", [
     ("--agent react --alone --set model=5", "model=5 is no setting of react"), ("--set moves=5", "moves=5: rewrite takes a list"),
-    ("--set families=5", "families=5: rewrite takes a list"), ("--set seconds=-1", "seconds=-1: rewrite takes a number of at least 0.")])
+    ("--set families=5", "families=5: rewrite takes a list"), ("--set seconds=-1", "seconds=-1: rewrite takes a number of at least 0."),
+    ("--agent react --set turns=-3", "turns=-3: react takes a number of at least 1."),
+    ("--agent react --set max_tokens=-1", "max_tokens=-1: react takes a number of at least 0."),
+    ("--agent react --set turns=1e400", "turns='1e400'"), ("--agent react --set max_dollars=NaN", "max_dollars='NaN'"),
+    ("--agent react --set turns=1 --set turns=2", "--set turns is given twice"),
+    ("--agent react --turns 5 --set turns=1", "--turns and --set turns say the same"),
+    ("--agent react --task-dollars 5 --set max_dollars=1", "--task-dollars and --set max_dollars say the same"),
+    ("--base-url http://x/v1 --task-dollars 1", "rewrite asks no model: --base-url, --task-dollars cannot")])
 def test_a_suite_refuses_settings_before_a_run_is_begun(here, model, monkeypatch, words, said):
     monkeypatch.setenv("KERNEL_LAB_MODEL", "openai:x")
     asks = () if "react" not in words else model if "--set model" not in words else model[2:]
     refused(here("bench", "--task", "relu", "-w", "small", *words.split(), *asks), said)
     assert "No runs yet" in here("runs").out
+
+
+def test_an_option_is_not_overridden_by_a_setting(here, model):
+    refused(here("bench", "--task", "relu", "--agent", "react", *model, "--set", "model=null"), "--model and --set model say the same")
 
 
 # --- runs ---

@@ -729,7 +729,7 @@ def test_bench_and_ablate(here, tmp_path):
     ("optimize relu --agent two_stage --model gpt", "openai:NAME"), ("bench --resume x --task relu --steps 2", "--task, --steps"),
     ("ablate --resume x --switch search --max-tokens 9", "--switch, --max-tokens"),
     ("bench --task relu --model claude-haiku-4-5", "rewrite asks no model"), ("ablate --task relu --turns 3", "rewrite asks no model"),
-    ("optimize relu --fixes 2", "rewrite asks no model: fixes"), ("optimize --resume x --fixes 2", "keeps its fixer"), ("bench --resume x --fixes 2", "--fixes"),
+    ("optimize relu --fixes 2", "rewrite asks no model: --fixes"), ("optimize --resume x --fixes 2", "keeps its fixer"), ("bench --resume x --fixes 2", "--fixes"),
     ("bench --task relu --set name=x", "has no name"), ("bench --task relu --set seconds=soon", "seconds='soon': rewrite takes a number"),
     ("bench --task relu --set families=[\"luck\"]", "no family of moves 'luck'"), ("bench --task relu --out suite.py", "ends in .json"),
     ("calibrate --rows r.csv --checkouts . --out r.csv", "would replace what"), ("calibrate --rows r.csv --checkouts . --table t.csv", "in .md"),

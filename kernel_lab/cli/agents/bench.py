@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/7_cli/1_agents/04_bench.ipynb #b78944e9
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from ...agents.models.prices import use_prices
 from .optimize import (BaseUrl, Fixes, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of,
-    options_said)
+    option_named, options_said)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_output, say, with_progress, writing)
 from ..runs import open_store, prices_option, store_option
@@ -124,12 +125,19 @@ def resumed_plan(resume: str, place: str | None, max_dollars: float | None) -> '
     plan = plan_of(open_store(place), resume)
     return plan if max_dollars is None else replace(plan, max_dollars=max_dollars)
 
+def _option(name):
+    "The option of a suite that says a setting of its agents."
+    return option_named('task_dollars' if name == 'max_dollars' else name)
+
 def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
     """The settings of a row's agent, of what is said, and of those that are `given` by name; before it asks a model, a
-    line says what goes where. `UsageError` where its model cannot be reached, and for a setting that it does not
-    have."""
+    line says what goes where. `UsageError` where its model cannot be reached, for a setting that it does not have, and
+    for one that is said twice."""
     from ...agents.systems.registry import agent_named, asks_a_model
-    settings = {**(asked_of(agent, said) if asks_a_model(agent) else {}), **(given or {})}
+    given = given or {}
+    if twice := [name for name in given if said.get(name) is not None]:
+        raise UsageError(f'{_option(twice[0])} and --set {twice[0]} say the same.', hint='Leave one of them out.')
+    settings = {**(asked_of(agent, said, _option) if asks_a_model(agent) else {}), **given}
     announced(agent_named(agent, **settings))
     return settings
 
@@ -143,17 +151,23 @@ def require_own_plan(**given: object) -> None:
 def require_a_model(agents: Sequence[str], said: dict) -> None:
     "`UsageError` for settings of a model where none of the agents asks one."
     from ...agents.systems.registry import asks_a_model
-    if not any(map(asks_a_model, agents)): asked_of(next(iter(agents)), said)
+    if not any(map(asks_a_model, agents)): asked_of(next(iter(agents)), said, _option)
+
+def _finite(text):
+    "The number that a text is. `ValueError` where it is not finite: as `1e400`."
+    if math.isfinite(x := float(text)): return x
+    raise ValueError(f'{text} is not finite')
 
 def given_settings(texts: Sequence[str] | None) -> dict:
     "Settings from texts NAME=VALUE, a value as JSON or else as text. `UsageError` for a text without a name."
     found = {}
     for text in texts or ():
         name, is_said, value = text.partition('=')
+        if name in found: raise UsageError(f'--set {name} is given twice.', hint='Leave one of them out.')
         if not is_said or not name.isidentifier():
             raise UsageError(f'{text!r} is no setting.',
                              hint='--set NAME=VALUE, as --set exact=true or --set rounds=4.')
-        try: found[name] = json.loads(value)
+        try: found[name] = json.loads(value, parse_float=_finite, parse_constant=_finite)
         except ValueError: found[name] = value
     return found
 

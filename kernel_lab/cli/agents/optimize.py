@@ -28,14 +28,21 @@ from ...nki.chip.chips import DEFAULT_CHIP
 from ...tasks.model.language import language_of
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #ffdc16df
-def asked_of(name, said):
+def option_named(name):
+    "The option that says a setting."
+    return f'--{name.replace("_", "-")}'
+
+def asked_of(name, said, option=option_named):
     """What is `said` of an agent's settings (model, base_url, max_dollars, max_tokens, turns, fixes), without those
-    that are None. `UsageError` where it asks no model, or the model cannot be reached."""
+    that are None; `option` names the option of a setting. `UsageError` where it asks no model, or the model cannot be
+    reached."""
     from ...agents.models.registry import why_no_model
     from ...agents.systems.registry import asks_a_model
     said = {k: v for k, v in said.items() if v is not None}
     if not asks_a_model(name):
-        if said: raise UsageError(f'{name} asks no model: {", ".join(said)} cannot be kept.', hint='Add --agent react.')
+        if said:
+            raise UsageError(f'{name} asks no model: {", ".join(map(option, said))} cannot be kept.',
+                             hint='Add --agent react.')
     elif reason := why_no_model(said.get('model'), said.get('base_url')): raise UsageError(reason)
     return said
 
@@ -168,7 +175,7 @@ def families_asked(three_terms):
 
 def options_said(**given: object) -> str:
     "Names of the options that were given, as text; `given`: option → what was said, or not."
-    return ', '.join(f'--{name.replace("_", "-")}' for name, value in given.items() if value)
+    return ', '.join(option_named(name) for name, value in given.items() if value)
 
 def _require_alone(what, why, **given):
     "`UsageError` for options that have no effect beside others; `given`: as for `options_said`."
