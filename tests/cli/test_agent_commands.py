@@ -9,6 +9,7 @@ from loopback import Say, Server
 
 from kernel_lab.cli.agents import bench, optimize
 from kernel_lab.cli.app import run
+from kernel_lab.tasks.suite.registry import get_task
 
 PROSE = Say("Nothing to gain.")
 
@@ -113,3 +114,40 @@ def test_an_option_is_not_overridden_by_a_setting(here, model):
 
 def test_the_list_of_runs_takes_a_limit_that_a_store_can(here):
     refused(here("runs", "--limit", "9" * 20), "1000000")
+
+
+# --- why a run of a model ended ---
+
+RELU = get_task("relu")
+FIRST = RELU.first(RELU.workload("small")).source
+
+
+def ended(here, model, *more, says=PROSE, server):
+    server.script[:] = [says]
+    return here("optimize", "relu", "-w", "small", "--agent", "react", *model, "--turns", "2", *more)
+
+
+@pytest.mark.parametrize("says, notes", [
+    (PROSE, ["The model stopped without a new correct kernel."]),
+    (Say("I will not.", stop="refusal"), ["The model refused and stopped without a new correct kernel."]),
+    (Say(f"One:\n```python\n{FIRST}```\nTwo:\n```python\n{FIRST}```"),
+     [r"Not accepted: step 0 .*", "The reply holds 2 kernels; the last one was read, the others were not.", "The model stopped without .*"]),
+    (Say(calls=(("submit", dict(source="# mine\n" + FIRST, move="m", why="w", expected="e")),)),
+     ["Not accepted: step 0 is the same Program.*", "All 2 turns are used up."])])
+def test_the_terminal_says_why_a_model_ended(here, model, server, says, notes):
+    done = ended(here, model, says=says, server=server)
+    found = re.findall(r"^note: (.*)$", done.out, re.M)
+    assert done.code == 0 and len(found) == len(notes), done.out
+    for note, line in zip(notes, found): assert re.fullmatch(note, line), done.out
+
+
+def test_a_finished_run_that_is_resumed_says_so(here, model, server):
+    first = ended(here, model, server=server)
+    asked = len(server.asked)
+    again = here("optimize", "--resume", "latest")
+    assert again.code == 0 and "is finished" in again.out and "is finished" not in first.out and len(server.asked) == asked, again.out
+
+
+def test_a_run_without_a_budget_for_one_request_did_not_go_well(here, model, server):
+    done = ended(here, model, "--max-tokens", "5", server=server)
+    assert done.code == 3 and "The budget is used up" in done.out and not server.asked, done.out
