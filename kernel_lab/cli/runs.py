@@ -42,7 +42,7 @@ def find_run(store, name):
     return store.load_run(near[0] if len(near) == 1 else name)
 
 # %% ../../nbs/7_cli/02_runs.ipynb #677292f1
-RUN_TABLE = TextTable((('run', 12, 'left'), ('created', 16, 'left'), ('state', 11, 'left'), ('task', 24, 'left'),
+RUN_TABLE = TextTable((('run', 17, 'left'), ('created', 16, 'left'), ('state', 11, 'left'), ('task', 24, 'left'),
                        ('workload', 8, 'left'), ('chip', 5, 'left'), ('agent', 9, 'left'), ('steps', 5, 'right'),
                        ('best µs', 9, 'right'), ('kind', 9, 'left'), ('clock', 6, 'left'),
                        ('× eager', 8, 'right'), ('× first', 8, 'right')))

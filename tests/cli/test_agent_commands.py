@@ -116,6 +116,13 @@ def test_the_list_of_runs_takes_a_limit_that_a_store_can(here):
     refused(here("runs", "--limit", "9" * 20), "1000000")
 
 
+def test_the_columns_of_runs_stand_under_each_other(here):
+    here("bench", "--task", "relu", "-w", "small", "--steps", "1")
+    here("optimize", "relu", "-w", "small", "--steps", "1")
+    lines = here("runs").out.splitlines()
+    assert len(lines) == 3 and len({line.index(word) for line, word in zip(lines, ("task", "relu", "relu"))}) == 1, lines
+
+
 # --- why a run of a model ended ---
 
 RELU = get_task("relu")
