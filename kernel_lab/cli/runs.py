@@ -102,7 +102,7 @@ def _known(store, task):
     if not names:
         raise UsageError(f'There is no task {task!r} in the store, which is empty.',
                          hint='`kernel-lab evaluate` and `kernel-lab demo` fill it.')
-    choose(dict.fromkeys(names), task, 'task in the store')
+    choose(dict.fromkeys(names), task, 'The store has no task {}.')
 
 # %% ../../nbs/7_cli/02_runs.ipynb #a02aec52
 def export_store(path, runs=(), task=None, format=None, place=None):

@@ -110,6 +110,12 @@ def test_an_option_is_not_overridden_by_a_setting(here, model):
     refused(here("bench", "--task", "relu", "--agent", "react", *model, "--set", "model=null"), "--model and --set model say the same")
 
 
+def test_what_is_not_there_is_said_in_this_order(here):
+    refused(here("optimize", "softmax", "-w", "nope"), "softmax has no workload 'nope'. There are: ")
+    refused(here("ablate", "--agent", "rewrite", "--switch", "nope", "--task", "relu"), "rewrite has no switch 'nope'. There are: search")
+    refused(here("optimize", "softmax", "--turns", "3"), "rewrite asks no model: --turns cannot be kept. Add --agent react.")
+
+
 # --- runs ---
 
 def test_the_list_of_runs_takes_a_limit_that_a_store_can(here):

@@ -475,7 +475,7 @@ def test_a_failing_export_leaves_what_was_there(here, tmp_path, softmax):
     assert re.search("No runs yet.*\n1 evaluation without a run", here("runs").stdout)
     assert here("export", "x.csv", "--task", "softmax").stdout.startswith("rows        1 in")
     before = (tmp_path / "x.csv").read_text()
-    refused(here("export", "x.csv", "--task", "softmx"), 2, "no task in the store 'softmx'", "Did you mean 'softmax'")
+    refused(here("export", "x.csv", "--task", "softmx"), 2, "store has no task 'softmx'", "Did you mean 'softmax'")
     assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
 
 
