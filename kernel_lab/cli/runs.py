@@ -27,6 +27,10 @@ def store_option(store, place=None):
     "The option `--store …` for a suggested command, with a space before it; empty where no `place` was given."
     return f' --store {shlex.quote(str(store.path))}' if place else ''
 
+def prices_option(path=None):
+    "The option `--prices …` for a suggested command, with a space before it; empty where no file was given."
+    return f' --prices {shlex.quote(str(Path(path).resolve()))}' if path else ''
+
 def find_run(store, name):
     "The run called `name`: an id, the beginning of one, or `latest`; `UsageError` otherwise."
     if name == 'latest' and (run := store.latest()): return run
@@ -38,7 +42,7 @@ def find_run(store, name):
     return store.load_run(near[0] if len(near) == 1 else name)
 
 # %% ../../nbs/7_cli/02_runs.ipynb #677292f1
-RUN_TABLE = TextTable((('run', 12, 'left'), ('created', 16, 'left'), ('state', 11, 'left'), ('task', 24, 'left'),
+RUN_TABLE = TextTable((('run', 17, 'left'), ('created', 16, 'left'), ('state', 11, 'left'), ('task', 24, 'left'),
                        ('workload', 8, 'left'), ('chip', 5, 'left'), ('agent', 9, 'left'), ('steps', 5, 'right'),
                        ('best µs', 9, 'right'), ('kind', 9, 'left'), ('clock', 6, 'left'),
                        ('× eager', 8, 'right'), ('× first', 8, 'right')))
@@ -98,7 +102,7 @@ def _known(store, task):
     if not names:
         raise UsageError(f'There is no task {task!r} in the store, which is empty.',
                          hint='`kernel-lab evaluate` and `kernel-lab demo` fill it.')
-    choose(dict.fromkeys(names), task, 'task in the store')
+    choose(dict.fromkeys(names), task, 'The store has no task {}.')
 
 # %% ../../nbs/7_cli/02_runs.ipynb #a02aec52
 def export_store(path, runs=(), task=None, format=None, place=None):
@@ -127,7 +131,7 @@ def _traces(store, path, runs, task):
     return EXIT_GOOD
 
 # %% ../../nbs/7_cli/02_runs.ipynb #2253d66c
-def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, help='How many, newest first.')] = 20,
+def runs(limit: Annotated[int, typer.Option(metavar='N', min=1, max=1_000_000, help='How many, newest first.')] = 20,
          task: Annotated[str | None, typer.Option(metavar='TASK', help='Only runs of this task.')] = None,
          json_: AsJson = False, store: StorePlace = None):
     "List the stored runs, newest first, with their best speedups (simulated)."

@@ -221,7 +221,7 @@ MAX_LISTED_NAMES = 24  # in one error message
 def choose(options: Mapping, name: str, what: str) -> object:
     """Return `options[name]`. UsageError if there is no such name; it lists the valid names, similar ones first.
 
-    `what` is the kind of thing that is looked up ('chip'), for the message."""
+    `what`, for the message: the kind of thing that is looked up ('chip'), or a sentence with {} for the name."""
     if name.__hash__ and name in options: return options[name]
     names, asked = list(map(str, options)), str(name)
     if len(asked) > 200: asked = f'{asked[:200]}…'          # whoever sent a page by mistake need not read it again
@@ -231,4 +231,5 @@ def choose(options: Mapping, name: str, what: str) -> object:
         listed = [*near, *(n for n in names if n not in near)][:MAX_LISTED_NAMES // 2]
     hint = (f'Did you mean {near[0]!r}? ' if near else '') + f'There are: {", ".join(listed)}' + (
         f' … ({len(names)} in all).' if len(names) > len(listed) else '.')
-    raise UsageError(f'There is no {what} {asked!r}.', hint=hint if names else 'There is none at all.')
+    says = what.replace('{}', repr(asked)) if '{}' in what else f'There is no {what} {asked!r}.'
+    raise UsageError(says, hint=hint if names else 'There is none at all.')

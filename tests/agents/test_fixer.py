@@ -146,7 +146,7 @@ def test_the_first_of_two_kernels_of_a_beam_is_read_and_that_is_said(quick):
 
 
 def test_less_than_no_attempt_is_refused():
-    with pytest.raises(UsageError, match='0 times or more'): ReactAgent(ScriptedModel([]), fixes=-1)
+    with pytest.raises(UsageError, match='fixes=-1: react takes a number of at least 0'): ReactAgent(ScriptedModel([]), fixes=-1)
 
 
 def test_every_agent_that_asks_a_model_can_be_ablated():

@@ -1,15 +1,19 @@
 """Parts of one's own in the walk of a person: models that answer nonsense, agents that propose nonsense, and careless
 orders of edits, turns and limits. Each ends in a sentence, and the run goes on."""
 import threading
+from inspect import signature
 
 import pytest
 from mortal import ByRequest, react_reply, version
 
 from kernel_lab.agents.engine.loop import UNHEARD, AgentLoop, Proposal
+from kernel_lab.agents.engine.session import EVALUATION_OPTIONS
 from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.prices import Usage
 from kernel_lab.agents.systems.react import ReactAgent
+from kernel_lab.agents.systems.registry import agent_named
 from kernel_lab.core.errors import UsageError
+from kernel_lab.evaluate.pipeline import evaluate
 from kernel_lab.evaluate.records.journal import Entry, spent_in
 from kernel_lab.tasks.model.workload import Kernel
 from kernel_lab.tasks.suite.registry import get_task
@@ -190,3 +194,19 @@ def test_another_model_of_a_beam_writes_its_kernels_too(store):
     assert again.run.state == 'finished'
     apart = loop_of(BeamAgent(ByRequest(beam_reply), executor='claude-opus-5', **small), store)
     assert agent_of(apart.run, mine).executor.name == 'claude-opus-5'
+
+
+def test_what_is_no_run_and_no_option_is_said_at_once():
+    with pytest.raises(UsageError, match="run=5 is no run"): AgentLoop(run=5)
+    with pytest.raises(UsageError, match="no option frobnicate of an evaluation"): AgentLoop('softmax', sound(), store=False, frobnicate=1)
+
+
+def test_the_options_of_a_loop_are_those_of_an_evaluation():
+    taken = {name for name, p in signature(evaluate).parameters.items() if p.kind is p.KEYWORD_ONLY}
+    assert taken == {*EVALUATION_OPTIONS, 'baseline_us', 'store'}           # these two a session gives
+
+
+@pytest.mark.parametrize('name, value', [('turns', -1), ('turns', 0), ('max_tokens', -1), ('fixes', -1), ('max_dollars', float('nan')),
+                                         ('max_dollars', float('inf')), ('model', 5)])
+def test_a_setting_that_cannot_be_is_named_with_its_value(name, value):
+    with pytest.raises(UsageError, match=f'{name}={value}'): agent_named('react', **{'model': 'claude-opus-5', name: value})

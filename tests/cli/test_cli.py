@@ -475,7 +475,7 @@ def test_a_failing_export_leaves_what_was_there(here, tmp_path, softmax):
     assert re.search("No runs yet.*\n1 evaluation without a run", here("runs").stdout)
     assert here("export", "x.csv", "--task", "softmax").stdout.startswith("rows        1 in")
     before = (tmp_path / "x.csv").read_text()
-    refused(here("export", "x.csv", "--task", "softmx"), 2, "no task in the store 'softmx'", "Did you mean 'softmax'")
+    refused(here("export", "x.csv", "--task", "softmx"), 2, "store has no task 'softmx'", "Did you mean 'softmax'")
     assert (tmp_path / "x.csv").read_text() == before and not list(tmp_path.glob("*.part"))
 
 
@@ -729,8 +729,8 @@ def test_bench_and_ablate(here, tmp_path):
     ("optimize relu --agent two_stage --model gpt", "openai:NAME"), ("bench --resume x --task relu --steps 2", "--task, --steps"),
     ("ablate --resume x --switch search --max-tokens 9", "--switch, --max-tokens"),
     ("bench --task relu --model claude-haiku-4-5", "rewrite asks no model"), ("ablate --task relu --turns 3", "rewrite asks no model"),
-    ("optimize relu --fixes 2", "rewrite asks no model: fixes"), ("optimize --resume x --fixes 2", "keeps its fixer"), ("bench --resume x --fixes 2", "--fixes"),
-    ("bench --task relu --set name=x", "has no name"), ("bench --task relu --set seconds=soon", "seconds='soon' is no setting"),
+    ("optimize relu --fixes 2", "rewrite asks no model: --fixes"), ("optimize --resume x --fixes 2", "keeps its fixer"), ("bench --resume x --fixes 2", "--fixes"),
+    ("bench --task relu --set name=x", "has no name"), ("bench --task relu --set seconds=soon", "seconds='soon': rewrite takes a number"),
     ("bench --task relu --set families=[\"luck\"]", "no family of moves 'luck'"), ("bench --task relu --out suite.py", "ends in .json"),
     ("calibrate --rows r.csv --checkouts . --out r.csv", "would replace what"), ("calibrate --rows r.csv --checkouts . --table t.csv", "in .md"),
     ("calibrate --rows r.csv --checkouts . --figure f.xyz", "ends in"), ("grade . --csv anna.json", "ends in .csv"),

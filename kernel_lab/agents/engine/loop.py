@@ -13,7 +13,7 @@ from fastcore.basics import patch
 
 from .recording import (AT_WORK, UNHEARD, Recording, chip_of, require_amounts, require_parts,
     require_same, require_target, store_of)
-from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session
+from .session import BY_LOOP, EDITED_BY_HAND, Event, RecordingEnds, Session, require_options
 from ..models.budget import Budget, BudgetOver
 from ...core.errors import LabError, UsageError
 from ...core.interrupts import interrupted
@@ -92,8 +92,8 @@ class AgentLoop:
     `max_steps`: the most steps of the agent (None: its own limit, or 10 for an agent that proposes); `on_event`: called
     with each `Event`; `target`: the language of its kernels, 'nki', or 'triton' or 'cuda' for a GPU (`chip` is then
     one, by default `sm_90`, and there is no first kernel); `options` go to `evaluate`. `UsageError` for a name that
-    does not exist, for neither task nor run, for what is no agent or no store, for a run of another task, agent,
-    workload, chip or target (the default chip and target ask for nothing), and for a damaged journal."""
+    does not exist, for neither task nor run, for what is no agent, store, run or option, for a run of another task,
+    agent, workload, chip or target (the default chip and target ask for nothing), and for a damaged journal."""
     def __init__(self, task: str | Task | None = None, agent: 'Agent | ModelAgent | None' = None,
                  workload: str | None = None, chip: str = DEFAULT_CHIP, store: 'Store | bool | None' = None,
                  max_steps: int | None = None, run: Run | str | None = None,
@@ -102,6 +102,7 @@ class AgentLoop:
             raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
         store = store_of(store)
         require_parts(agent, store, run)
+        require_options(options)
         require_amounts(max_steps=max_steps)
         if isinstance(run, str): run = store.load_run(run)
         self.task = _task_of(task, run, workload, chip, target, agent)
@@ -338,7 +339,7 @@ def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = 
 def _edited(self: AgentLoop, source):
     "Evaluate a kernel by hand → its step."
     if not isinstance(source, str | Kernel):
-        raise UsageError(f'A kernel is given as text, and not as a {type(source).__name__}.',
+        raise UsageError(f'A kernel is given as text, and not as {type(source).__name__}.',
                          hint='inspect.getsource(kernel) is the text of a function.')
     _check_clock(self)
     _tell_edits(self)               # in the order in which they were made: the agent hears what came first first

@@ -185,11 +185,13 @@ def require_store(store: object) -> None:
         raise UsageError(f'{store!r} is no store.', hint="Make one: Store('runs.db').")
 
 def require_parts(agent: object, store: object, run: object) -> None:
-    "`UsageError` for what is no agent or no store, and for a run by its id without a store."
+    "`UsageError` for what is no agent, no store or no run, and for a run by its id without a store."
     is_agent = agent is None or hasattr(agent, 'work') or hasattr(agent, 'propose')
     if not is_agent or isinstance(agent, type):
         raise UsageError(f'{agent!r} is no agent.', hint="Make one: agent_named('react'), or RewriteAgent().")
     require_store(store)
+    if not (run is None or isinstance(run, str | Run)):
+        raise UsageError(f'run={run!r} is no run.', hint='Give a Run, or its id as text: kernel-lab runs lists them.')
     if isinstance(run, str) and not store:
         raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
 

@@ -32,6 +32,14 @@ def evaluate_kernel(*args, **options) -> Evaluation:
     from ...evaluate.pipeline import evaluate
     return evaluate(*args, **options)
 
+EVALUATION_OPTIONS = 'seeds', 'limits', 'log', 'strict', 'on_stage', 'eager', 'on_compiled'   # a session gives the rest
+
+def require_options(options: dict) -> None:
+    "`UsageError` for what is no option of `evaluate`, or one that a session gives itself."
+    if extra := [name for name in options if name not in EVALUATION_OPTIONS]:
+        raise UsageError(f'There is no option {", ".join(extra)} of an evaluation.',
+                         hint=f'There are: {", ".join(EVALUATION_OPTIONS)}.')
+
 EDITED_BY_HAND = 'edited by hand'
 BY_LOOP = 'step '           # how the keys of steps begin that the agent's generator did not make
 

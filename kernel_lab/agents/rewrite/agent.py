@@ -12,6 +12,7 @@ from .source_tree import KernelTree
 from .transform_loops import allocate_inside, interleave, load_once, widen
 from dataclasses import replace
 import math
+from collections.abc import Collection
 from ...core.errors import KernelError, LabError, UsageError, choose
 from ...evaluate.records.evaluation import Evaluation, program_behind
 from ...evaluate.sandbox.run import trace_in_child
@@ -96,16 +97,21 @@ class RewriteAgent:
 
     `moves`: those on source. `families`: those of transformations. `worth`: the least expected gain of a move, as a
     share of the latency. `seconds`: CPU time that a step may search among transformations, about; `seed`: of that
-    search. `UsageError` for no such family, and for what is no number of at least 0."""
+    search. `UsageError` for what is no list of moves, for no such family, and for what is no number of at least 0."""
     name = 'rewrite'
     targets = ('nki',)
 
     def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),
                  seconds: float = 30.0, seed: int = 0):
+        if not isinstance(moves, Collection) or not all(map(callable, moves)):
+            raise UsageError(f'moves={moves!r}: rewrite takes a list of functions.', hint='MOVES are those it has.')
+        if isinstance(families, str) or not isinstance(families, Collection):
+            raise UsageError(f'families={families!r}: rewrite takes a list of names.',
+                             hint=f'There are: {", ".join(KNOWN_FAMILIES)}.')
         for family in families: choose(KNOWN_FAMILIES, family, 'family of moves')
         for name, x in dict(worth=worth, seconds=seconds, seed=seed).items():
             if isinstance(x, bool) or not isinstance(x, int | float) or not x >= 0:
-                raise UsageError(f'{name}={x!r} is no setting of rewrite.', hint='A number of at least 0.')
+                raise UsageError(f'{name}={x!r}: rewrite takes a number of at least 0.')
         self.moves, self.worth, self.families, self.seconds, self.seed = moves, worth, families, seconds, seed
         self._planned = {}          # source → the rewrites after it, of a search that led there
         self._last_source = None    # what moves on source were asked for last, and those that were found

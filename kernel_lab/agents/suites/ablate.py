@@ -36,7 +36,7 @@ def ablation_rows(agent: str, names: Sequence[str] = (), settings: dict | None =
     `UsageError` for no such switch."""
     known = switches_of(agent)
     names = list(dict.fromkeys(names or known))
-    for name in names: choose(known, name, f'switch of {agent}')
+    for name in names: choose(known, name, f'{agent} has no switch {{}}.')
     if len(names) > 5 and not singly:
         raise UsageError(f'{len(names)} switches have {2**len(names)} combinations.',
                          hint='Name some of them, or switch off one at a time.')

@@ -64,8 +64,14 @@ def heard_text(session: Session, said: dict) -> str:
 MAX_CALLS_PER_REPLY = 6         # calls of one reply that are run
 REPLY_TOKENS = 16_000
 _CUT = ('max_tokens', 'refusal')
+_STOPS = {'end_turn': 'The model stopped', 'refusal': 'The model refused and stopped',
+          'max_tokens': 'The model stopped at its longest reply'}
 _NUDGE = 'There is no kernel in this reply. Call submit with the best correct kernel you have, or {} another one.'
 _LAST = 'This is your last turn: call submit now.'
+
+def stop_said(stop: str) -> str:
+    "The beginning of a sentence about a model that stopped; `stop`: of its `Reply`."
+    return _STOPS.get(stop, f'The model stopped ({stop})')
 
 @dataclass
 class Conversation:
@@ -179,7 +185,7 @@ class Conversation:
             text, ok = _NUDGE.format(again), False
         if ok: return False
         if self.nudged or not reply.content or reply.stop not in ('end_turn', 'max_tokens'):
-            self.ended = f'The model stopped ({reply.stop}) without a new correct kernel.'
+            self.ended = f'{stop_said(reply.stop)} without a new correct kernel.'
             return False
         self.nudged = True
         self.say(text)

@@ -10,7 +10,7 @@ from typing import Literal
 from ..engine.session import Session
 from ..models.messages import Model, Reply
 from .briefing import GPU_SAMPLES, gpu_target_text
-from .conversation import Conversation, bench_of, kernels_in
+from .conversation import Conversation, bench_of, kernels_in, stop_said
 from .fixer import TaskFixer
 from .prompts import inputs_text, prompt_version, render_prompt
 from .react import AsksModels
@@ -88,7 +88,7 @@ class DirectoryConversation(Conversation):
     def _after_prose(self, reply: Reply, n):
         "After a reply without calls: say once what to do → whether to go on."
         if self.nudged or not reply.content or reply.stop not in ('end_turn', 'max_tokens'):
-            self.ended = f'The model stopped ({reply.stop}) without handing in.'
+            self.ended = f'{stop_said(reply.stop)} without handing in.'
             return False
         self.nudged = True
         wrote = bool(kernels_in(reply.text, 'cuda'))
@@ -114,8 +114,8 @@ class CudaAgent(AsksModels):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.turns < 1 or not 0 <= self.margin < 10:
-            raise UsageError('cuda_agent needs a turn, and a margin from 0 on.')
+        if self.margin >= 10:
+            raise UsageError(f'margin={self.margin!r}: cuda_agent takes a number from 0 to below 10.')
 
     def work(self, session: Session) -> Iterator[None]:
         "Turns until the directory is handed in, or none is left."

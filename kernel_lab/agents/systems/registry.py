@@ -5,7 +5,7 @@
 # %% ../../../nbs/6_agents/5_systems/10_registry.ipynb #a2cbd6e8
 from dataclasses import fields, replace
 from importlib import import_module
-from typing import get_args
+from typing import Literal, get_args, get_origin
 from ...nki.transform.moves import FAMILIES, OPT_IN_FAMILIES
 from ..models.messages import Model
 from ..models.scripted import ScriptedModel
@@ -42,13 +42,15 @@ def agent_class(name: str) -> type:
 _PLAIN = int, float, bool, str, type(None)
 
 def _require_fit(agent, field, value):
-    "`UsageError` for a value that a setting of plain data cannot have."
+    "`UsageError` for plain data that a setting cannot have."
+    if get_origin(field.type) is Literal: return                    # the agent lists what there is
     kinds = get_args(field.type) or (field.type,)
-    if any(kind not in _PLAIN for kind in kinds): return
+    plain = tuple(kind for kind in kinds if kind in _PLAIN)
+    if plain != kinds and not isinstance(value, (*_PLAIN, list, dict)): return
     if isinstance(value, bool): fits = bool in kinds
-    else: fits = isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    else: fits = isinstance(value, plain) or (float in kinds and isinstance(value, int))
     if fits: return
-    wanted = ' or '.join(kind.__name__ for kind in kinds if kind in _PLAIN[:4])
+    wanted = ' or '.join(kind.__name__ for kind in kinds if kind is not type(None))
     raise UsageError(f'{field.name}={value!r} is no setting of {agent}.', hint=f'It is of type {wanted}.')
 
 def agent_named(name: str, /, **settings: object) -> object:

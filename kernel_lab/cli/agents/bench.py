@@ -4,6 +4,7 @@
 
 # %% ../../../nbs/7_cli/1_agents/04_bench.ipynb #b78944e9
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from ...agents.models.prices import use_prices
 from .optimize import (BaseUrl, Fixes, MaxTokens, ModelName, PriceFile, Turns, announced, asked_of,
-    options_said)
+    option_named, options_said)
 from ..render import (EXIT_GOOD, NO_VALUE, AnyChipName, StorePlace, TextTable, microseconds,
     require_output, say, with_progress, writing)
-from ..runs import open_store, store_option
+from ..runs import open_store, prices_option, store_option
 from ..tasks import add_imported_tasks, imported_suites
 from ...core.errors import UsageError, choose
 from ...core.files import write_whole
@@ -72,12 +73,15 @@ def tasks_named(suites: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
     return found
 
 def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: str | None = None,
-             define: bool = False) -> int:
-    "Work through a plan, print a row a run and the table → exit code. `place`: the store; `out`: a file of JSON."
+             define: bool = False, prices: str | None = None) -> int:
+    """Work through a plan, print a row a run and the table → exit code. `place`: the store; `out`: a file of JSON;
+    `prices`: the file that counts. `UsageError` where an agent of the plan cannot be made."""
     from ...agents.suites.bench import kept_outcomes, run_suite
+    from ...agents.suites.plan import agent_of_row
     require_output('--out', out, ('.json',))
+    for row in plan.rows: agent_of_row(row, plan.max_dollars)
     store = open_store(place)
-    again = f'kernel-lab bench --resume {plan.id}{store_option(store, place)}'
+    again = f'kernel-lab bench --resume {plan.id}{prices_option(prices)}{store_option(store, place)}'
     count = len(plan.runs)
     how = 'simulated on' if plan.target == 'nki' else f'{plan.target} without a card, so without times, for'
     say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, {how} {plan.chip}; to go on: {again}',
@@ -121,12 +125,19 @@ def resumed_plan(resume: str, place: str | None, max_dollars: float | None) -> '
     plan = plan_of(open_store(place), resume)
     return plan if max_dollars is None else replace(plan, max_dollars=max_dollars)
 
+def _option(name):
+    "The option of a suite that says a setting of its agents."
+    return option_named('task_dollars' if name == 'max_dollars' else name)
+
 def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
     """The settings of a row's agent, of what is said, and of those that are `given` by name; before it asks a model, a
-    line says what goes where. `UsageError` where its model cannot be reached, and for a setting that it does not
-    have."""
+    line says what goes where. `UsageError` where its model cannot be reached, for a setting that it does not have, and
+    for one that is said twice."""
     from ...agents.systems.registry import agent_named, asks_a_model
-    settings = {**(asked_of(agent, said) if asks_a_model(agent) else {}), **(given or {})}
+    given = given or {}
+    if twice := [name for name in given if said.get(name) is not None]:
+        raise UsageError(f'{_option(twice[0])} and --set {twice[0]} say the same.', hint='Leave one of them out.')
+    settings = {**(asked_of(agent, said, _option) if asks_a_model(agent) else {}), **given}
     announced(agent_named(agent, **settings))
     return settings
 
@@ -134,22 +145,29 @@ def require_own_plan(**given: object) -> None:
     "`UsageError` for options beside --resume that a stored plan has already; `given`: as for `options_said`."
     if said := options_said(**given):
         raise UsageError(f'A resumed suite keeps its plan: {said} cannot be kept.',
-                         hint='Leave them out; --max-dollars, --jobs, --out, --define and --store may be given.')
+                         hint='Leave them out; '
+                              '--max-dollars, --prices, --jobs, --out, --define and --store may be given.')
 
 def require_a_model(agents: Sequence[str], said: dict) -> None:
     "`UsageError` for settings of a model where none of the agents asks one."
     from ...agents.systems.registry import asks_a_model
-    if not any(map(asks_a_model, agents)): asked_of(next(iter(agents)), said)
+    if not any(map(asks_a_model, agents)): asked_of(next(iter(agents)), said, _option)
+
+def _finite(text):
+    "The number that a text is. `ValueError` where it is not finite: as `1e400`."
+    if math.isfinite(x := float(text)): return x
+    raise ValueError(f'{text} is not finite')
 
 def given_settings(texts: Sequence[str] | None) -> dict:
     "Settings from texts NAME=VALUE, a value as JSON or else as text. `UsageError` for a text without a name."
     found = {}
     for text in texts or ():
         name, is_said, value = text.partition('=')
+        if name in found: raise UsageError(f'--set {name} is given twice.', hint='Leave one of them out.')
         if not is_said or not name.isidentifier():
             raise UsageError(f'{text!r} is no setting.',
                              hint='--set NAME=VALUE, as --set exact=true or --set rounds=4.')
-        try: found[name] = json.loads(value)
+        try: found[name] = json.loads(value, parse_float=_finite, parse_constant=_finite)
         except ValueError: found[name] = value
     return found
 
@@ -218,7 +236,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
                          target=target, set=settings, samples=samples != 1, steps=steps, alone=alone,
                          stop_on_error=stop_on_error, checkout=checkout, **{**said, 'max_dollars': None},
                          task_dollars=task_dollars)
-        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define, prices))
     if 'kernelbench' in (suite or ()):
         from .kernelbench import say_answers
         if answers: say_answers(answers, published or (), level)
@@ -239,7 +257,7 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
     rows = rows if alone or target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')
-    raise typer.Exit(do_suite(plan, jobs, store, out, define))
+    raise typer.Exit(do_suite(plan, jobs, store, out, define, prices))
 
 def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
@@ -284,7 +302,7 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
                          workload=workload, chip=chip != DEFAULT_CHIP, target=target, set=settings,
                          samples=samples != 1, steps=steps, stop_on_error=stop_on_error,
                          **{**said, 'max_dollars': None}, task_dollars=task_dollars)
-        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define))
+        raise typer.Exit(do_suite(resumed_plan(resume, store, max_dollars), jobs, store, out, define, prices))
     ablation_rows(agent, switch or (), singly=singly)            # a switch that there is not is said first
     names = tasks_named(suite, task)
     target = target or 'nki'
@@ -296,4 +314,4 @@ def ablate(agent: Annotated[str, typer.Option('--agent', metavar='NAME', help='T
     rows = rows if target != 'nki' else with_baseline(rows)
     plan = SuitePlan(rows, names, workload, chip_of(target, chip), samples, steps, max_dollars=max_dollars,
                      target=target, on_error='stop' if stop_on_error else 'continue')
-    raise typer.Exit(do_suite(plan, jobs, store, out, define))
+    raise typer.Exit(do_suite(plan, jobs, store, out, define, prices))

@@ -12,10 +12,10 @@ from ..evaluate import read_kernel
 from .optimize_file import optimize_file
 from ...agents.models.prices import use_prices
 from ...agents.systems.registry import AGENTS
-from ..render import (EXIT_GOOD, EXIT_NOT_CORRECT, AnyChipName, ChipName, Entry, PagePath, Steps, StorePlace, Strict,
-    WorkloadName, WorkSeconds, exit_code, free_name, progress_on, reason_text, require_output, require_writable, say,
-    step_table, step_text, writing)
-from ..runs import PAGE, PAGE_ENDINGS, find_run, open_store, store_option, write_report
+from ..render import (EXIT_FAILED, EXIT_GOOD, EXIT_NOT_CORRECT, AnyChipName, ChipName, Entry, PagePath,
+    Steps, StorePlace, Strict, WorkloadName, WorkSeconds, exit_code, free_name, progress_on, reason_text,
+    require_output, require_writable, say, step_table, step_text, writing)
+from ..runs import PAGE, PAGE_ENDINGS, find_run, open_store, prices_option, store_option, write_report
 from ..gpu_rows import GPU_STEP_TABLE, gpu_step_line
 from ..tasks import find_task, known_task
 from ...core.durations import one_clock
@@ -28,14 +28,21 @@ from ...nki.chip.chips import DEFAULT_CHIP
 from ...tasks.model.language import language_of
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #ffdc16df
-def asked_of(name, said):
+def option_named(name):
+    "The option that says a setting."
+    return f'--{name.replace("_", "-")}'
+
+def asked_of(name, said, option=option_named):
     """What is `said` of an agent's settings (model, base_url, max_dollars, max_tokens, turns, fixes), without those
-    that are None. `UsageError` where it asks no model, or the model cannot be reached."""
+    that are None; `option` names the option of a setting. `UsageError` where it asks no model, or the model cannot be
+    reached."""
     from ...agents.models.registry import why_no_model
     from ...agents.systems.registry import asks_a_model
     said = {k: v for k, v in said.items() if v is not None}
     if not asks_a_model(name):
-        if said: raise UsageError(f'{name} asks no model: {", ".join(said)} cannot be kept.', hint='Add --agent react.')
+        if said:
+            raise UsageError(f'{name} asks no model: {", ".join(map(option, said))} cannot be kept.',
+                             hint='Add --agent react.')
     elif reason := why_no_model(said.get('model'), said.get('base_url')): raise UsageError(reason)
     return said
 
@@ -124,20 +131,38 @@ def step_until_done(loop, source=None):
         return cut
 
 # %% ../../../nbs/7_cli/1_agents/01_optimize.ipynb #003fd70c
+MAX_NOTES = 3
+
+def notes_of(loop):
+    "The last notes of a run whose agent asks a model, each once, as lines: why a kernel was not taken, why it ended."
+    if not hasattr(loop.agent, 'model'): return []
+    refusals = lambda e: e.kind == 'tool' and not e.body['ok'] and e.body['text'].startswith('Not accepted')
+    some = [e for e in loop.recording.branch(loop.head) if e.kind == 'note' or refusals(e)]
+    texts = [e.body['text'].partition('\n')[0].strip() for e in reversed(some)]
+    return [f'note: {t}' for t in reversed(list(dict.fromkeys(filter(None, texts)))[:MAX_NOTES])]
+
+def said_finished(loop, before):
+    "Say of a finished run that it could not go on. `before`: its number of entries when it was taken up."
+    if loop.run.state == 'finished' and not any(e.kind != 'note' for e in loop.recording.entries[before:]):
+        say(f'run {loop.run.id} is finished: within its limits its agent has nothing left to do')
+
 def report_outcome(loop, cut=None, where=''):
     """Print the best step of a loop, and how to resume it if `cut` ended it early → exit code.
 
-    `where`: the option that names the store (`store_option`)."""
+    `where`: the options that a resume needs (`prices_option`, `store_option`)."""
     run, best = loop.run, loop.best
     if not run.steps:
-        why = f'{cut} ' if isinstance(cut, LabError) else ''
+        why = f'{cut} ' if isinstance(cut, LabError) else f'{loop.ended} ' if loop.ended else ''
+        if cut is None: say(*notes_of(loop), err=True)
         say(f'{why}Stopped before the first step was done; nothing is stored.', err=True)
         return exit_code(cut) if cut else EXIT_NOT_CORRECT
     if run.target != 'nki' and run.leader: say(f'\n{leader_text(run)}')
     elif best: say(f'\nbest: step {best.index}, {best.evaluation.latency} on {run.chip}, {against_first(run)}')
     else: say('\nno step was correct')
     if loop.ended: say(loop.ended)
+    if cut is None: say(*notes_of(loop))
     if paid := paid_text(loop): say(f'paid: {paid}; {loop.spent}')
+    if cut is None and loop.ended and not loop.spent.requests: return EXIT_FAILED       # no budget for a request
     if cut is None: return EXIT_GOOD if run.leader else EXIT_NOT_CORRECT
     said = str(cut) if isinstance(cut, LabError) else 'Interrupted.'
     say(f'{said} The run is kept. Go on with: kernel-lab optimize --resume {run.id}{where}', err=True)
@@ -168,7 +193,7 @@ def families_asked(three_terms):
 
 def options_said(**given: object) -> str:
     "Names of the options that were given, as text; `given`: option → what was said, or not."
-    return ', '.join(f'--{name.replace("_", "-")}' for name, value in given.items() if value)
+    return ', '.join(option_named(name) for name, value in given.items() if value)
 
 def _require_alone(what, why, **given):
     "`UsageError` for options that have no effect beside others; `given`: as for `options_said`."
@@ -289,9 +314,10 @@ def optimize(
                          **families_asked(three_terms)})
     if resume: loop = resumed_loop(kept, resume, steps, **options)
     else: loop = new_loop(kept, task, agent, steps, workload, chip, target=language_of(source or '', target), **options)
-    where = store_option(kept, store)
-    code = report_outcome(loop, step_until_done(loop, source), where)
+    where, was_finished, before = store_option(kept, store), loop.run.state == 'finished', len(loop.recording.entries)
+    code = report_outcome(loop, step_until_done(loop, source), f'{prices_option(prices)}{where}')
     if source: say(*given_kernel(loop, source))
+    if was_finished: said_finished(loop, before)
     if loop.steps:
         say(f'run         {loop.run.id}   (kernel-lab report {loop.run.id}{where})',
             *(write_best(loop, out) if out else []))

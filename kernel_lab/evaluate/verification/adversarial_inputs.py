@@ -446,7 +446,7 @@ def draws_by_name(task, workload, names):
     if not names: return []                                            # what is admitted takes long to find out
     every = draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1))
     there = {d.name: d for d in (*every, patchwork(task, workload)) if d}
-    return [choose(there, n, f'draw of {task.name}') for n in names]
+    return [choose(there, n, f'{task.name} has no draw {{}}.') for n in names]
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #04dd26ef
 def work_out_draws(task, dtype):

@@ -78,7 +78,7 @@ class Task(Shown):
         `UsageError` for an unknown name."""
         if isinstance(name, Workload): return name
         if name is None: return self.workloads[0]
-        return choose({w.name: w for w in self.workloads}, name, f'workload of {self.name}')
+        return choose({w.name: w for w in self.workloads}, name, f'{self.name} has no workload {{}}.')
 
     def smallest(self, dtype: str) -> Workload:
         "The workload with the smallest inputs, in this dtype."
@@ -261,7 +261,7 @@ def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str 
     doc = doc or inspect.getdoc(reference) or f'{name}, from a notebook.'
     task = Task(name, level, family, doc, reference, draw, tuple(workloads), kernel, tuple(tags), reduces,
                 in_place=in_place)
-    for k in task.in_place: choose(task.workloads[0].shapes, k, f'input of {name}')
+    for k in task.in_place: choose(task.workloads[0].shapes, k, f'{name} has no input {{}}.')
     _require_deterministic(task)
     return task
 
