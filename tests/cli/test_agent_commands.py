@@ -163,4 +163,4 @@ def test_a_finished_run_that_is_resumed_says_so(here, model, server):
 
 def test_a_run_without_a_budget_for_one_request_did_not_go_well(here, model, server):
     done = ended(here, model, "--max-tokens", "5", server=server)
-    assert done.code == 3 and "The budget is used up" in done.out and not server.asked, done.out
+    assert done.code == 3 and "The budget is too small" in done.out and not server.asked, done.out
