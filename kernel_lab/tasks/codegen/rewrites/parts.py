@@ -22,6 +22,7 @@ class _Parts(KernelPlan):
     def __init__(self, graph):
         super().__init__(graph)
         self.noted, self.same = [], {}      # same: name of a result → the result that it is, in its shape
+        self.inside = []                    # the operations whose parts are being noted
 
     def lower(self, node):
         if not self.expanded(node): self.note(node)
@@ -46,10 +47,13 @@ class _Parts(KernelPlan):
         if node.op in RESHAPES and self.shape(node.args[0]) == tuple(node.shape):
             self.alias(node, node.args[0])
             return True
-        rule, before = PARTS_OF.get(node.op) or node.op in DECOMPOSITIONS and lower_composite, len(self.noted)
+        is_composite = node.op in DECOMPOSITIONS and node.op not in self.inside     # repeat is made of repeats
+        rule, before = PARTS_OF.get(node.op) or is_composite and lower_composite, len(self.noted)
         if not rule: return False
+        self.inside.append(node.op)
         try: found = rule(node, self)
         except UsageError: found = None     # an operation that torch refuses on these shapes
+        finally: self.inside.pop()
         if found is not None and all(n.op in _PARTS or is_rowwise(n) for n in self.noted[before:]): return True
         self.noted, self.same = self.noted[:before], {k: v for k, v in self.same.items() if k != node.name}
         return False
