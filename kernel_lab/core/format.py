@@ -6,6 +6,7 @@ terminal."""
 # %% ../../nbs/1_core/05_format.ipynb #73f2ca7b
 from unicodedata import category
 import math
+from collections.abc import Iterable
 
 # %% ../../nbs/1_core/05_format.ipynb #ebd68c07
 def time_text(us: float | None) -> str:
@@ -40,6 +41,10 @@ def dollars_text(x: float | None) -> str:
 def count_text(n: int, noun: str) -> str:
     "A number of things as text: '1 step', '1,234 steps'."
     return f'{n:,} {noun}{"s" * (n != 1)}'
+
+def latest(texts: Iterable[str], most: int) -> list[str]:
+    "The last of some texts, at most so many, each once, in the order of their last times."
+    return list(dict.fromkeys(reversed(list(texts))))[:most][::-1]
 
 MOST_TOKENS = 10**12    # of a request; what is above is no count
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from ..core.durations import CONFIDENCE, latency_of, stands_out
 from ..core.files import replacing
-from ..core.format import dollars_text, percent_text, speedup_text, status_mark, time_text, tokens_text
+from ..core.format import dollars_text, latest, percent_text, speedup_text, status_mark, time_text, tokens_text
 from .error_map import error_map_figure, error_map_frame
 from .source import source_html
 from .speedup import interval_text, kind_of_times, speedup_figure, speedup_frame
@@ -66,8 +66,7 @@ MAX_NOTES = 8
 
 def last_notes(journal: Sequence['Entry']) -> list[str]:
     "The latest sentences about a run in its journal, as why a branch of it ended; each once, the latest last."
-    texts = dict.fromkeys(e.body['text'] for e in reversed(journal) if e.kind == 'note')
-    return list(texts)[:MAX_NOTES][::-1]
+    return latest((e.body['text'] for e in journal if e.kind == 'note'), MAX_NOTES)
 
 # %% ../../nbs/6_figures/11_report.ipynb #5028a5ce
 def ledger_html(run: 'Run') -> str:

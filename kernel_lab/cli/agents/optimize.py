@@ -21,7 +21,7 @@ from ..tasks import find_task, known_task
 from ...core.durations import one_clock
 from ...core.errors import LabError, UsageError
 from ...core.files import replacing
-from ...core.format import dollars_text, note_stage, speedup_text
+from ...core.format import dollars_text, latest, note_stage, speedup_text
 from ...core.interrupts import interrupted
 from ...evaluate.records.verification import Status
 from ...nki.chip.chips import DEFAULT_CHIP
@@ -138,8 +138,8 @@ def notes_of(loop):
     if not hasattr(loop.agent, 'model'): return []
     refusals = lambda e: e.kind == 'tool' and not e.body['ok'] and e.body['text'].startswith('Not accepted')
     some = [e for e in loop.recording.branch(loop.head) if e.kind == 'note' or refusals(e)]
-    texts = [e.body['text'].partition('\n')[0].strip() for e in reversed(some)]
-    return [f'note: {t}' for t in reversed(list(dict.fromkeys(filter(None, texts)))[:MAX_NOTES])]
+    texts = (e.body['text'].partition('\n')[0].strip() for e in some)
+    return [f'note: {t}' for t in latest(filter(None, texts), MAX_NOTES)]
 
 def said_finished(loop, before):
     "Say of a finished run that it could not go on. `before`: its number of entries when it was taken up."
