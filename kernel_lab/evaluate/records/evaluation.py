@@ -203,8 +203,10 @@ class Evaluation(Shown):
 MAX_KEPT_INSTRUCTIONS = 20_000      # of a program that is stored
 
 def program_behind(e: Evaluation) -> 'Program | None':
-    "The program of an evaluation's profile; None if the profile has no timeline, or the program is too long to store."
-    program = getattr(getattr(e.profile, 'timeline', None), 'program', None)
+    """The program of an evaluation as its kernel was traced, before the compiler and the clock changed it; None if the
+    profile has no timeline, or the program is too long to store."""
+    timeline = getattr(e.profile, 'timeline', None)
+    program = timeline and (timeline.traced or timeline.program)
     return None if program is None or len(program.instructions) > MAX_KEPT_INSTRUCTIONS else program
 
 # %% ../../../nbs/5_evaluate/1_records/01_evaluation.ipynb #0279cef5

@@ -90,6 +90,8 @@ def _elements_computed(program):
     size = lambda o: max([a.partitions * a.free for a in accesses(o)], default=1)
     return [20_000 + size(o) * (128 if o.op.startswith('nc_matmul') else 3) for o in program.instructions]
 
+TIMED_SPILLS = "what the earlier compiler's spills fetch again is known by its bytes and time, not by its values."
+
 class _Sampler:
     "Fills the columns of `SampledValues`, a moment of the program at a time."
     def __init__(self, timeline, rows, where, arrays):
@@ -103,6 +105,8 @@ class _Sampler:
         keys = zip(timeline.instr[rows].tolist(), timeline.turn[rows].tolist())
         self.entries = {key: range(a, b) for key, a, b in zip(keys, first[:-1], first[1:])}
         self.names = [[o.name for o in operands_of(i)] for i in self.program.instructions]
+        self.has_timed_spills = (self.program.dialect == 'neuronxcc.nki'
+                                 and any(t.role == 'spilled' for t in self.program.tensors))
         self.cost, self.left, self.known = _elements_computed(self.program), len(self.entries), 0
 
     def note(self, moment):
@@ -127,7 +131,9 @@ class _Sampler:
             spent += self.cost[self.stepper.next.number]
             if spent > MAX_ELEMENTS_COMPUTED: return f'values are known up to instruction {self.stepper.at:,}'
             try: self.stepper.forward()
-            except KernelError as e: return f'values are known up to instruction {self.stepper.at:,}: {e}'
+            except KernelError as e:
+                why_not = TIMED_SPILLS if self.has_timed_spills else str(e)
+                return f'values are known up to instruction {self.stepper.at:,}: {why_not}'
             self.note(self.stepper.last)
         return ''
 

@@ -167,6 +167,7 @@ class Timeline(Shown):
     cause: np.ndarray | None = None     # why: index into CAUSES
     uncosted: int = 0           # instructions whose cost rule gives no time at all
     core: np.ndarray | None = None      # of a kernel on two cores: which of them, -1 for both
+    traced: Program | None = field(default=None, repr=False, compare=False)     # before compiler and spills, if changed
     lives: 'tuple | None' = field(default=None, repr=False, compare=False)  # what the two peaks are counted from
     lanes = LANES
 
@@ -279,7 +280,8 @@ def schedule(program: Program, chip: Chip | str | None = None, without: tuple | 
     `KernelError` for a kernel of the current dialect that does not fit its memories all the same, and for a program
     that cannot be scheduled."""
     chip, program = get_chip(chip or program.chip), assert_schedulable(require_fixed_trips(program, 'the schedule'))
-    return _schedule_compiled(compiled_program(program, without), chip, without)
+    timeline = _schedule_compiled(compiled_program(program, without), chip, without)
+    return timeline if timeline.program is program else replace(timeline, traced=program)
 
 def _schedule_compiled(program, chip, without=()):
     "The `Timeline` of a program that its compiler has left as it is, but for what must go to HBM."
@@ -303,7 +305,7 @@ def schedule_again(timeline: Timeline, chip: Chip | str | None = None) -> Timeli
     """The `Timeline` of the same program on another chip, or on its own once more: spilled anew, as that chip's SBUF
     asks for. Raises as `schedule` does."""
     program = timeline.program.__dict__.get('_unspilled', timeline.program)
-    return _schedule_compiled(program, get_chip(chip or timeline.chip))
+    return replace(_schedule_compiled(program, get_chip(chip or timeline.chip)), traced=timeline.traced)
 
 def result_of(timeline: Timeline) -> 'ScheduleResult':                                  # noqa: F821
     "The `ScheduleResult` of a simulated timeline. `UsageError` for one that came about in another way."
