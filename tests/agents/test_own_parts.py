@@ -4,9 +4,9 @@ import threading
 from inspect import signature
 
 import pytest
-from mortal import ByRequest, react_reply, version
+from mortal import ByRequest, call, react_reply, version
 
-from kernel_lab.agents.engine.loop import UNHEARD, AgentLoop, Proposal
+from kernel_lab.agents.engine.loop import UNHEARD, AgentLoop, Proposal, replayed
 from kernel_lab.agents.engine.session import EVALUATION_OPTIONS
 from kernel_lab.agents.models.messages import Reply
 from kernel_lab.agents.models.prices import Usage
@@ -132,6 +132,8 @@ def test_no_message_is_no_word(store):
 
 
 def test_words_that_nobody_hears_are_said(store):
+    "All six turns are used up."
+    def sound(): return ReactAgent(ByRequest(react_reply), turns=6)
     loop = loop_of(sound(), store)
     loop.run_until()
     assert loop.ended == ''
@@ -140,6 +142,44 @@ def test_words_that_nobody_hears_are_said(store):
     assert again.step() is None and again.ended == UNHEARD
     again.rewind(2).edit(message='Go on.')
     assert again.ended == '' and again.step() and not again.is_unheard
+
+
+def gives_up_until_it_is_asked(hands_in):
+    "An answer by what was said last: a number asks for that version, anything else is the end."
+    def answer(request):
+        said = [b['text'] for m in request.messages if isinstance(m['content'], list) for b in m['content']
+                if b['type'] == 'text' and b['text'].isdigit()]
+        tried = sum(b['type'] == 'tool_use' and b['name'] == 'profile' for m in request.messages
+                    if m['role'] == 'assistant' for b in m['content'])
+        if tried < len(said): return [call('profile', source=version(int(said[tried])))]
+        if not hands_in: return [{'type': 'text', 'text': 'I have no idea.'}]
+        return [call('submit', source='best', move=f'hand in {tried}', why='It is the fastest.', expected='Nothing.')]
+    return lambda: ReactAgent(ByRequest(answer), turns=20)
+
+
+@pytest.mark.parametrize('hands_in', [False, True])
+def test_words_after_the_model_has_ended_take_it_up_again(store, hands_in):
+    "From the next session too, more than once, and a replay is the same."
+    agent = gives_up_until_it_is_asked(hands_in)
+    loop = loop_of(agent(), store)
+    loop.edit(message='1')
+    loop.run_until()
+    assert [s.evaluation.kernel.source for s in loop.steps[1:]] == [version(1)] and loop.run.state == 'finished'
+    for n in (5, 9):
+        loop = AgentLoop(agent=agent(), run=loop.run.id, store=store)
+        loop.edit(message=str(n))
+        step = loop.step()
+        assert step.evaluation.kernel.source == version(n) and not loop.is_unheard
+        asked = loop.spent.requests
+        loop.run_until()
+        assert loop.done and loop.ended == '' and loop.run.state == 'finished' and loop.spent.requests > asked
+    ends = {e.key: e.body['text'] for e in loop.recording.entries if e.kind == 'note'}
+    assert list(ends) == ['end', 'end 2', 'end 3']
+    assert [t.split('.')[0] for t in ends.values()] == (
+        [f'Handed in: hand in {n}' for n in (1, 2, 3)] if hands_in else ['The model stopped without a new correct kernel'] * 3)
+    asked = loop.spent
+    again = list(replayed(loop.recording, agent(), 'softmax'))
+    assert [s.index for s in again] == [s.index for s in loop.steps] and loop.spent == asked
 
 
 @pytest.mark.parametrize('limit', [dict(steps='3'), dict(seconds=-1), dict(dollars=float('nan')), dict(speedup=True)])

@@ -342,14 +342,24 @@ def _is_due(session, edit, branch):
     own = [x for x in branch if x.kind in ('reply', 'tool', 'step') and not x.key.startswith(BY_LOOP)]
     return all(x.seq in session._met for x in own if x.seq < edit.seq)
 
+def _due_edits(session):
+    "The entries of what a person wrote on the session's branch, for the agent to hear now."
+    branch = session.recording.branch(session.head)
+    return [e for e in branch if e.kind == 'edit' and e.seq not in session._heard and _is_due(session, e, branch)]
+
+@patch
+def has_words(self: Session, key: str) -> bool:
+    "Whether the next `hear` with this key tells something."
+    n = self._times['heard', key] + 1
+    return ('heard', key if n == 1 else f'{key}#{n}') in self._known or bool(_due_edits(self))
+
 @patch
 def hear(self: Session, key: str) -> list[dict]:
     "What a person wrote on this branch since the last time, as bodies of `edit` entries; their kernels become steps."
     key = self.key('heard', key)
     entry = self._known.get(('heard', key))
     if entry is None:
-        branch = self.recording.branch(self.head)
-        edits = [e for e in branch if e.kind == 'edit' and e.seq not in self._heard and _is_due(self, e, branch)]
+        edits = _due_edits(self)
         if edits and not self.is_replay: self.keep('heard', key, {'edits': [e.seq for e in edits]})
     else:
         by_seq = {e.seq: e for e in self.recording.entries}

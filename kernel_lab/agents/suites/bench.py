@@ -91,10 +91,14 @@ class Purse:
     def __init__(self, most: float | None, spent: float = 0.0, places: int = 1, runs: int | None = None):
         self.left, self.free = None if most is None else most - spent, places
         self.runs = inf if runs is None else runs
+        self._lock = threading.Lock()
 
     def take(self, least: float = 0.0) -> tuple[bool, float | None]:
         "(whether a run that needs at least `least` dollars may begin, what it may spend)."
         if self.left is None: return True, None
+        with self._lock: return self._taken(least)
+
+    def _taken(self, least):
         part = max(0.0, self.left) / max(1, min(self.free, self.runs))
         self.runs -= 1
         if part <= least: return False, None
@@ -103,7 +107,8 @@ class Purse:
 
     def give_back(self, part: float | None, spent: float) -> None:
         "A run has ended that was given `part` and spent so many dollars."
-        if self.left is not None: self.left, self.free = self.left + part - spent, self.free + 1
+        if self.left is None: return
+        with self._lock: self.left, self.free = self.left + part - spent, self.free + 1
 
 def least_dollars(model: object) -> float:
     "Below this no request to a model is sent; 0 where its price is unknown."

@@ -76,7 +76,8 @@ def stop_said(stop: str) -> str:
 @dataclass
 class Conversation:
     """A conversation of a model with tools. `name`: the beginning of its keys in the journal; `messages`: as they are
-    sent; `ended`: why it ended without a kernel handed in; `fixer`: mends the last new kernel of a turn that failed."""
+    sent; `ended`: why it ended without a kernel handed in; `taken_up`: how often a person's words came after its end;
+    `fixer`: mends the last new kernel of a turn that failed."""
     session: Session
     model: Model
     bench: ToolBench
@@ -86,6 +87,7 @@ class Conversation:
     name: str = 'turn'
     nudged: bool = False
     ended: str = ''
+    taken_up: int = 0
     fixer: object | None = None                 # a TaskFixer, of a page that builds on this one
 
     def say(self, text: str) -> None:
@@ -120,11 +122,20 @@ class Conversation:
         return self.bench.submitted is None
 
     def up_to(self, turns: int) -> Iterator[None]:
-        "At most so many turns, until nothing is to be said; the one before the last asks the model to hand in."
+        """At most so many turns, until nothing is to be said; the one before the last asks the model to hand in. Words
+        that a person wrote after its end take the conversation up again."""
         for n in range(turns):
             more = self.turn(n, last=n == turns - 2)
             yield
-            if not more: return
+            if more: continue
+            if not self.session.has_words(self.name): return
+            self.nudged, self.ended, self.bench.submitted = False, '', None
+            self.taken_up += 1
+
+    @property
+    def end_key(self) -> str:
+        "The key of the note about its end: each end has its own."
+        return f'end {self.taken_up + 1}' if self.taken_up else 'end'
 
     def _why_skipped(self, reply, k):
         if reply.stop in _CUT: return f'Not run: the reply was cut off ({reply.stop}). Send a shorter one.'

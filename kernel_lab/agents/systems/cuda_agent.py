@@ -132,7 +132,7 @@ class CudaAgent(AsksModels):
             yield
         done = bench.submitted
         session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else talk.ended or
-                     f'All {self.turns} turns are used up.', 'end')
+                     f'All {self.turns} turns are used up.', talk.end_key)
 
     def fixer(self, session: Session, bench: DirectoryBench, model: Model | None = None) -> DirectoryFixer | None:
         "What mends submissions of the directory; None for nothing."

@@ -42,7 +42,7 @@ class GuidedAgent(AsksModels):
         yield from talk.up_to(self.turns)
         done = talk.bench.submitted
         why = talk.ended or f'All {self.turns} turns are used up.'
-        session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else why, 'end')
+        session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else why, talk.end_key)
 
     def _asked(self, session, bench, start, found):
         w, e = session.workload, start.evaluation

@@ -102,4 +102,4 @@ class ReactAgent(AsksModels):
         yield from talk.up_to(self.turns)
         why = talk.ended or ('' if talk.bench.submitted else f'All {self.turns} turns are used up.')
         done = talk.bench.submitted
-        session.note(f'Handed in: {done["move"]}. {done["why"]}'.strip() if done else why, 'end')
+        session.note(f'Handed in: {done["move"]}. {done["why"]}'.strip() if done else why, talk.end_key)

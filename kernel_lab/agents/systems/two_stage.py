@@ -81,4 +81,4 @@ class TwoStageAgent(AsksModels):
         yield from talk.up_to(turns)
         done = talk.bench.submitted
         why = done['move'] if done else talk.ended or 'all turns are used up'
-        session.note(f'{stage.name}: {why}', f'{stage.name} end')
+        session.note(f'{stage.name}: {why}', f'{stage.name} {talk.end_key}')
