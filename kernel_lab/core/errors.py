@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import lru_cache
 from .markup import BAD_COLOUR, Shown, record, said, table
 
 # %% ../../nbs/1_core/00_errors.ipynb #938a6c82
@@ -198,10 +199,16 @@ def in_time() -> None:
         for d in deadlines: d.check(now)
 
 _LIBRARIES = re.compile(r'[/\\](torch|numpy|scipy)[/\\]|^<(frozen|__array_function__)')
+_OF_PYTHON = re.compile(re.escape(os.path.dirname(os.__file__)) + r'[/\\](?!(site|dist)-packages[/\\])')
+
+@lru_cache(maxsize=4096)
+def _is_followed(file):
+    "Whether the lines of a file are: not those of Python itself and of large libraries, which it makes ten times as slow."
+    return not (_LIBRARIES.search(file) or _OF_PYTHON.match(file))
 
 def _at_each_line(frame, event, arg):
     in_time()
-    return None if _LIBRARIES.search(frame.f_code.co_filename) else _at_each_line
+    return _at_each_line if _is_followed(frame.f_code.co_filename) else None
 
 @contextmanager
 def timed_lines() -> Iterator[None]:
