@@ -251,7 +251,21 @@ class Soundness:
     stored: float = math.inf
     reason: str = ''
 
-def quick_soundness(task, workload, arrays, tight, wants):
+KEPT_BYTES = 1 << 28            # of outputs, in float64
+
+class NudgedReference:
+    """A reference on some inputs in float64 with random roundings, `(nudge, seed, narrow)` as for `_in_float64`. Three
+    questions about a failure begin with the same roundings: the first outputs are kept, unless they are large."""
+    def __init__(self, task, arrays): self.task, self.arrays, self._first = task, arrays, None
+
+    def __call__(self, nudge: float, seed: int = 0, narrow: bool = False) -> list[np.ndarray]:
+        asked = nudge, seed, narrow
+        if self._first and self._first[0] == asked: return self._first[1]
+        outs = _in_float64(self.task, self.arrays, *asked)
+        if self._first is None and sum(o.nbytes for o in outs) <= KEPT_BYTES: self._first = asked, outs
+        return outs
+
+def quick_soundness(task, workload, arrays, tight, wants, nudged=None):
     """The `Soundness` of a reference on inputs {name: array} with its float32 outputs `wants`, from one more run of it:
     the difference that float32 and roundings make together (`moved`). None if that is no harmless one."""
     w = task.workload(workload)
@@ -259,8 +273,9 @@ def quick_soundness(task, workload, arrays, tight, wants):
     if not (are_finite(arrays.values()) and are_finite(wants) and all(map(np.any, wants)) and math.isfinite(tol.atol)):
         return None
     with np.errstate(all='ignore'):
-        found = Soundness(0.0, max_error_ratio(_in_float64(task, arrays, eps / 2, 0, eps > EPSILON['float32']), wants,
-                                               tol), max_error_ratio(_stored(wants, w), wants, tol))
+        nudged = nudged or NudgedReference(task, arrays)
+        found = Soundness(0.0, max_error_ratio(nudged(eps / 2, 0, eps > EPSILON['float32']), wants, tol),
+                          max_error_ratio(_stored(wants, w), wants, tol))
     return found if max(found.moved, found.stored) <= HARMLESS_TOLERANCES else None
 
 def _stored(outs, workload):
@@ -268,8 +283,8 @@ def _stored(outs, workload):
 
 class ReferenceSoundness:
     "The `Soundness` of a reference on some inputs, each number worked out when it is asked for."
-    def __init__(self, task, w, arrays, wide, wants, tol):
-        self.task, self.w, self.arrays, self.wide, self.wants, self.tol = task, w, arrays, wide, wants, tol
+    def __init__(self, w, nudged, wide, wants, tol):
+        self.w, self.nudged, self.wide, self.wants, self.tol = w, nudged, wide, wants, tol
         self.reason = ''
 
     def _ratio(self, outs):
@@ -278,12 +293,13 @@ class ReferenceSoundness:
     @cached_property
     def single(self): return self._ratio(lambda: self.wants)
     @cached_property
-    def moved(self): return self._ratio(lambda: _in_float64(self.task, self.arrays, EPSILON[self.w.output_dtype] / 2))
+    def moved(self): return self._ratio(lambda: self.nudged(EPSILON[self.w.output_dtype] / 2))
     @cached_property
     def stored(self): return self._ratio(lambda: _stored(self.wide, self.w))
 
-def soundness(task, workload, arrays, tight=True, wants=None, plain=None):
-    """The `Soundness` of a task's reference on inputs {name: array}; `wants`: its float32 outputs, if they are known.
+def soundness(task, workload, arrays, tight=True, wants=None, plain=None, nudged=None):
+    """The `Soundness` of a task's reference on inputs {name: array}; `wants`: its float32 outputs, if they are known;
+    `nudged`: its `NudgedReference` on them, if others ask that too.
     What is infinite for the ordinary inputs `plain`, as behind a mask, may be so for these."""
     w = task.workload(workload)
     if not (are_finite(arrays.values()) or plain and are_infinite_as(arrays.values(), plain.values())):
@@ -295,7 +311,8 @@ def soundness(task, workload, arrays, tight=True, wants=None, plain=None):
             if not there or not all(are_infinite_as(outs, there) for outs in (wide, wants)):
                 return Soundness(reason='the reference is not finite')
         if not all(map(np.any, wide)): return Soundness(reason='the answer is all zeros')
-        return ReferenceSoundness(task, w, arrays, wide, wants, tolerance_on(task, w, wide, tight))
+        nudged = nudged or NudgedReference(task, arrays)
+        return ReferenceSoundness(w, nudged, wide, wants, tolerance_on(task, w, wide, tight))
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #63dcc694
 _ASKED = (('single', 'the reference in float32 is {} tolerances from the one in float64'),
@@ -323,11 +340,11 @@ def _hopeless(ratio):
     far = np.atleast_1d(~(ratio <= HOPELESS_TOLERANCES))
     return far.mean() >= HOPELESS_SHARE and far.reshape(-1, far.shape[-1]).any(1).sum() >= HOPELESS_ROWS
 
-def within_noise(task, workload, arrays, wants, ratios, tolerance):
+def within_noise(task, workload, arrays, wants, ratios, tolerance, nudged=None):
     """Whether every wrong element is off by at most `NOISE_FACTOR` times the effect of roundings; `ratios`: errors in
     tolerances. A few rows may have jumped to another of two like logits: larger roundings must move those as far."""
-    nudge, explained = EPSILON[task.workload(workload).output_dtype] / 2, partial(_is_explained, task, arrays, wants,
-                                                                                  ratios, tolerance)
+    nudge, explained = EPSILON[task.workload(workload).output_dtype] / 2, partial(
+        _is_explained, nudged or NudgedReference(task, arrays), wants, ratios, tolerance)
     if any(map(_hopeless, ratios)): return False
     if has_choices(wants): return explained(CHOICE_FACTOR * nudge, CHOICE_TRIES)
     return explained(nudge, NOISE_TRIES) or are_rare(ratios) and explained(CHOICE_FACTOR * nudge, CHOICE_TRIES, True)
@@ -338,12 +355,12 @@ def _moves(out, want, wrong, tolerance, by_row):
     if not by_row: return error_ratio(out[wrong], want[wrong], tol)
     return np.repeat(error_ratio(out[rows], want[rows], tol).max(-1), wrong[rows].sum(-1))
 
-def _is_explained(task, arrays, wants, ratios, tolerance, nudge, tries, by_row=False):
+def _is_explained(nudged, wants, ratios, tolerance, nudge, tries, by_row=False):
     "Whether roundings move each wrong element far enough in one of so many `tries`, one of them in `NOISE_TRIES`."
     wrong = [~(r <= 1) for r in ratios]
     off, most = [r[b] for r, b in zip(ratios, wrong)], [np.zeros(int(b.sum())) for b in wrong]
     for n in range(tries):
-        for k, (o, w) in enumerate(zip(_in_float64(task, arrays, nudge, n), wants)):
+        for k, (o, w) in enumerate(zip(nudged(nudge, n), wants)):
             most[k] = np.maximum(most[k], _moves(o, w, wrong[k], tolerance, by_row))
         enough = [r <= NOISE_FACTOR * m for r, m in zip(off, most)]
         if all(map(np.all, enough)): return True

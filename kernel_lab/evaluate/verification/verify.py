@@ -14,8 +14,8 @@ import numpy as np
 from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
-from .adversarial_inputs import (FAMILIES, HOPELESS_TOLERANCES, choose_draws,
-    draws_by_name, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+from .adversarial_inputs import (FAMILIES, HOPELESS_TOLERANCES, NudgedReference,
+    choose_draws, draws_by_name, quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -254,18 +254,18 @@ def _counts_all_the_same(found, wants, ratios):
 def _unfair(task, workload, plain, changed, draw, trial):
     """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and
     the reference's outputs for them."""
-    tight = draw.change.tight
-    found = soundness(task, workload, changed, tight, trial and trial.want, plain[0])
+    tight, nudged = draw.change.tight, NudgedReference(task, changed)
+    found = soundness(task, workload, changed, tight, trial and trial.want, plain[0], nudged)
     is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
     ratios = trial.all_ratios() if trial else []
     is_quick = is_close and trial and not has_choices(trial.want) and not are_rare(ratios)     # few may have jumped
-    if is_quick and quick_soundness(task, workload, changed, tight, trial.want): return ''
+    if is_quick and quick_soundness(task, workload, changed, tight, trial.want, nudged): return ''
     why = reason_against(found, lambda: soundness(task, workload, plain[0], wants=plain[1], plain=plain[0]))
     if not why and found.moved > MAX_ROUNDING_TOLERANCES:
         why = f'roundings make the answer jump, by {found.moved:.2g} tolerances'
     if not trial: return why
     if why and not _counts_all_the_same(found, trial.want, ratios): return why
-    fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance)
+    fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance, nudged)
     return MOVED_AS_FAR if fine else ''
 
 def _is_as_finite(outputs, want):

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from itertools import count
 import ast
 import os
@@ -308,7 +309,7 @@ def _doc(thing):
 def open_numpy(found: TaskSource, variant: dict | None = None, dry: bool = False) -> LoadedReference:
     "Load a file with numpy functions `get_inputs` and `forward`; `dry`: the function only, no inputs."
     import torch
-    import torch._numpy as tnp
+    tnp = _torch_numpy()
     ns = run_source(found, variant)
     if 'forward' not in ns or 'get_inputs' not in ns:
         raise UsageError(f'{found.name} has no functions forward and get_inputs.')
@@ -324,6 +325,16 @@ def open_numpy(found: TaskSource, variant: dict | None = None, dry: bool = False
                              for o in (out if isinstance(out, (tuple, list)) else [out])])
     return LoadedReference({} if dry else dict(zip(names, given)), call, frozenset(), _doc(ns['forward']),
                            None if dry else _views(ns, tree, given, names))
+
+@cache
+def _torch_numpy():
+    "torch's numpy. It would work out a function's signature anew at each call, which takes longer than small work."
+    import inspect
+    import torch._numpy
+    from torch._numpy import _normalizations as normalizations
+    if getattr(normalizations, 'inspect', None) is inspect:
+        normalizations.inspect = types.SimpleNamespace(**{**vars(inspect), 'signature': cache(inspect.signature)})
+    return torch._numpy
 
 def _numpy_on_torch(tnp):
     "torch's numpy with an `ndarray` that can be called to create an empty array, as numpy's can."
