@@ -34,7 +34,8 @@ from ..core.errors import LabError
 from ..core.interrupts import INTERRUPTED, hearing, interrupted
 
 # %% ../../nbs/7_cli/13_app.ipynb #c573915b
-app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+app = typer.Typer(name='kernel-lab', no_args_is_help=True, add_completion=False,
+                  pretty_exceptions_enable=False,
                   rich_markup_mode='markdown', context_settings={'help_option_names': ['-h', '--help']},
                   help='Write, check, time and improve NeuronCore kernels on a laptop: latencies are simulated, never '
                        'measured. Compile and judge Triton and CUDA kernels without a GPU.')

@@ -47,7 +47,8 @@ def run_compiled(compiled: 'GpuCompiled') -> 'LaunchReport':
 
 def _in_order(compiled): return [b for _, b in sorted(compiled.binaries.items())]
 
-def watched(compiled: 'GpuCompiled', checks: bool, counters: bool) -> 'Iterator[SanitizerReport | PlanCounters]':
+def watched(compiled: 'GpuCompiled', checks: bool,
+            counters: bool) -> 'Iterator[SanitizerReport | PlanCounters]':
     """What NVIDIA's sanitizer and its counters say of a compiled submission on this machine's card. `UsageError` where
     a tool is not installed, before the first is started."""
     from ..gpu.launch.counters import count
@@ -70,7 +71,8 @@ def report_data(report: 'LaunchReport | None') -> dict:
     kept = ('card', 'plans', 'gbps', 'launch_floor_us', 'host_us', 'state')
     d = report.duration
     time = d and {'median': d.us, 'interval': d.interval, 'count': d.count}
-    run = {'status': report.status, 'says': report.says, 'measured_us': time, 'self': str(report.itself or '')}
+    run = {'status': report.status, 'says': report.says, 'measured_us': time,
+           'self': str(report.itself or '')}
     return {'run': run | {k: report.data[k] for k in kept if k in report.data}}
 
 # %% ../../nbs/7_cli/06_compile_gpu.ipynb #79b81978
@@ -119,7 +121,8 @@ def compile_gpu(
         raise UsageError(f'The kernel is written in {written}, not in {LANGUAGE_NAMES[target]}.',
                          hint=f'Say --target {found.plan.target}, or leave it out.')
     if compiler and found.plan.target != 'cuda':
-        raise UsageError('--compiler is of CUDA C++, and the kernel is written in Triton.', hint='Leave it out.')
+        raise UsageError('--compiler is of CUDA C++, and the kernel is written in Triton.',
+                         hint='Leave it out.')
     report = run_compiled(found) if run and not found.errors else None
     if not json_: say(*str(found).splitlines(), *(str(report).splitlines() if report else ()))
     seen = []

@@ -18,7 +18,8 @@ from ..core.errors import choose
 from ..nki.chip.chips import DEFAULT_CHIP
 
 # %% ../../nbs/7_cli/09_doctor.ipynb #974a4614
-DOCTOR_PACKAGES = ('numpy', 'ml_dtypes', 'torch', 'pandas', 'plotly', 'libcst', 'sqlalchemy', 'ipywidgets', 'anywidget',
+DOCTOR_PACKAGES = ('numpy', 'ml_dtypes', 'torch', 'pandas', 'plotly', 'libcst', 'sqlalchemy',
+                   'ipywidgets', 'anywidget',
                    'anthropic', 'openai', 'boto3', 'jupyterlab', 'kaleido', 'pyarrow', 'psycopg')
 
 def versions():
@@ -97,4 +98,5 @@ def doctor(
         f'probes of the sandbox: {len(sandbox["died"])} stopped, {len(sandbox["survived"])} succeeded')
     for part in 'targets', 'compilers', 'agents', 'models':
         say('', part, *(f'  {name:<10}{reason or "ready"}' for name, reason in found[part].items()))
-    say('', 'packages', *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))
+    say('', 'packages',
+        *(f'  {name:<11}{version or "not installed"}' for name, version in found['packages'].items()))

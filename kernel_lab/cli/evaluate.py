@@ -46,7 +46,8 @@ def kernel_files(paths):
         for name in inside: found.setdefault(name if name == '-' else os.path.realpath(name), name)
     found = list(found.values())
     if '-' in found and len(found) > 1:
-        raise UsageError('Standard input is one kernel; it cannot be one of several.', hint='Save it to a file.')
+        raise UsageError('Standard input is one kernel; it cannot be one of several.',
+                         hint='Save it to a file.')
     return found
 
 # %% ../../nbs/7_cli/04_evaluate.ipynb #7a71bace
@@ -222,7 +223,8 @@ def evaluate_gpu_files(kernels, task, workload, chip, keeper, seeds=3, limits=No
         if isinstance(kernel, UsageError) and one: raise kernel
         if isinstance(kernel, UsageError): e = kernel
         else:
-            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits, store=None if run else keeper,
+            e = evaluate(kernel, what, workload, chip, seeds=seeds, limits=limits,
+                         store=None if run else keeper,
                          on_compiled=(lambda compiled, texts: heard.append(compiled)) if run else None)
             if run: keeper.save_evaluation(e, what)
             if heard and e.is_accepted: ran = run_evaluated(heard[-1], e, what, workload)

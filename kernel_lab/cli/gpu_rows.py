@@ -47,7 +47,8 @@ def gpu_step_line(step: 'Step') -> str:
     e, g = step.evaluation, step.evaluation.gpu
     cells = [NO_VALUE] * 6
     if g and g.kernels:
-        cells = [g.precision or NO_VALUE, f'{g.error.relative:.1e}' if g.error else NO_VALUE, f'{g.launches:,}',
+        cells = [g.precision or NO_VALUE,
+                 f'{g.error.relative:.1e}' if g.error else NO_VALUE, f'{g.launches:,}',
                  bytes_text(g.launched_bytes), g.registers, g.spills]
     why = f'  ({KernelError.from_dict({**e.error, "hint": None})})' if e.error else ''
     if e.status.value == 'compiled': why = f'  ({UNVERIFIED})'
@@ -115,7 +116,8 @@ def gpu_canary(language: str) -> 'Evaluation':
     return evaluate(Kernel(text, target=language, name='canary'), 'relu', 'small', seeds=1)
 
 # %% ../../nbs/7_cli/03_gpu_rows.ipynb #3ddf654d
-def self_run_files(kernels: dict, task: object, workload: str | None = None, seeds: int = 3, limits: object = None,
+def self_run_files(kernels: dict, task: object, workload: str | None = None,
+                   seeds: int = 3, limits: object = None,
                    as_json: bool = False) -> int:
     """Let each submission of {name: `Kernel`} run itself on this machine's card, print what came → exit code.
     `UsageError` without a card, before anything runs."""

@@ -23,7 +23,8 @@ def parse_shape(text):
     if not all(p.isdecimal() and int(p) > 0 for p in parts):
         raise UsageError(f'--shape {text}: sizes are whole numbers above 0 joined by x.',
                          hint='For example --shape 128x512:float32.')
-    return ArraySpec(tuple(map(int, parts)), choose({name: name for name in NUMPY}, dtype or 'float32', 'dtype'))
+    return ArraySpec(tuple(map(int, parts)),
+                     choose({name: name for name in NUMPY}, dtype or 'float32', 'dtype'))
 
 # %% ../../nbs/7_cli/05_profile.ipynb #2a4173c1
 def timeline_for(kernel, specs, chip, strict=False):
@@ -49,7 +50,8 @@ def profile_for(kernel, task, workload, chip, **options):
     from ..evaluate.pipeline import evaluate
     result = evaluate(kernel, find_task(task, workload, chip), workload, chip, seeds=1, **options)
     if result.profile is None:
-        raise KernelError(f'{result.status.value}: {error_sentence(result) or result.verification}', kind='invalid')
+        raise KernelError(f'{result.status.value}: {error_sentence(result) or result.verification}',
+                          kind='invalid')
     for says in result.warnings: say(f'warning     {says}', err=True)
     return result.profile
 

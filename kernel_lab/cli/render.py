@@ -65,7 +65,8 @@ def beside_line(table: TextTable, name: str, measured_us: float | None, simulate
 # %% ../../nbs/7_cli/00_render.ipynb #41f7dac7
 def step_table(kind: str = 'simulated', paid: bool = False) -> TextTable:
     "The table of a run's steps, with the kind of its latencies; with `paid` also what was paid so far."
-    columns = (('step', 4, 'right'), ('status', 13, 'left'), (f'{kind} µs', 12, 'right'), ('speedup', 8, 'right'),
+    columns = (('step', 4, 'right'), ('status', 13, 'left'), (f'{kind} µs', 12, 'right'),
+               ('speedup', 8, 'right'),
                ('busiest', 7, 'left'), ('% of peak', 9, 'right'))
     return TextTable((*columns, *([('paid so far', 11, 'right')] if paid else []), ('move', 0, 'left')))
 
@@ -286,7 +287,8 @@ KernelFiles = Annotated[list[str], typer.Argument(metavar='KERNEL.py…', help=(
     'Files with a kernel each, or folders of them; `-` reads standard input.'))]
 Strict = Annotated[bool, typer.Option('--strict', help=(
     "Refuse Python that the vendor's compiler does not take; otherwise it is a warning."))]
-Entry = Annotated[str | None, typer.Option(metavar='NAME', help='The entry function, where the file has several.')]
+Entry = Annotated[str | None,
+                  typer.Option(metavar='NAME', help='The entry function, where the file has several.')]
 ChipName = Annotated[str, typer.Option(metavar='CHIP', help='The chip to simulate: {chips}.')]
 AnyChipName = Annotated[str, typer.Option(metavar='CHIP', help=(
     'The chip to simulate: {chips}. With --target triton or cuda, the GPU to compile for: {gpus}.'))]

@@ -74,7 +74,8 @@ def stale_evaluations(store: 'Store', left: list) -> list['Evaluation']:
     fresh = {question(e) for e in found if e.profile and not has_old_time(e)}
     return list({question(e): e for e in found if has_old_time(e) and question(e) not in fresh}.values())
 
-def renewed_lines(store: 'Store', runs: list['Run'], alone: bool, limits: 'Limits | None' = None) -> Iterator[str]:
+def renewed_lines(store: 'Store', runs: list['Run'], alone: bool,
+                  limits: 'Limits | None' = None) -> Iterator[str]:
     "Evaluate again, and yield a line for each run, each evaluation without a run if `alone`, and what is left out."
     for run in runs:
         try: yield f'{run.id}  {run.task}: now run {renew_run(run, store, limits=limits).id}'
@@ -95,5 +96,6 @@ def renew(run: Annotated[list[str] | None, typer.Argument(metavar='[RUN…]', he
     left = [] if run else stale_evaluations(place, [])
     if not runs and not left: say('All simulated times are those of the clock of today.'); raise typer.Exit(EXIT_GOOD)
     lines = renewed_lines(place, runs, not run, limits)
-    _, cut = with_progress(lines, len(runs) + (0 if run else len(left)), 'evaluating again', lambda line: [line])
+    _, cut = with_progress(lines, len(runs) + (0 if run else len(left)), 'evaluating again',
+                           lambda line: [line])
     raise typer.Exit(INTERRUPTED if cut else EXIT_GOOD)

@@ -36,7 +36,8 @@ def find_run(store, name):
     if name == 'latest' and (run := store.latest()): return run
     near = store.run_ids(name) if name else []
     if not near and not store.run_ids():
-        raise UsageError(f'There are no runs yet, so there is no run {name!r}.', hint='`kernel-lab demo` makes one.')
+        raise UsageError(f'There are no runs yet, so there is no run {name!r}.',
+                         hint='`kernel-lab demo` makes one.')
     if len(near) > 1 and name not in near:
         raise UsageError(f'{name!r} begins {len(near)} runs.', hint=f'There are: {", ".join(near[:5])}.')
     return store.load_run(near[0] if len(near) == 1 else name)

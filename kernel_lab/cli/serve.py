@@ -59,7 +59,8 @@ def _bounded(base, persons):
 
         async def start_kernel(self, *args, env=None, **kw):
             if len(self) + self.starting >= persons:
-                raise HTTPError(503, reason=f'As many persons are here as may be ({persons}). Try again later.')
+                raise HTTPError(503,
+                                reason=f'As many persons are here as may be ({persons}). Try again later.')
             self.starting += 1
             env = {k: v for k, v in (env or {}).items() if not is_secret_name(k)}
             try: return await super().start_kernel(*args, env=env, **kw)
@@ -83,8 +84,10 @@ def _own_voila():
 def _voila(path, host, port, token, persons, idle=120) -> 'Voila':
     "The server, not started yet; the process of a tab that was closed ends after `idle` seconds."
     for name in 'tornado.access', 'tornado.general': logging.getLogger(name).setLevel(logging.CRITICAL)
-    server = _own_voila()(ip=host, port=port, port_retries=0, token=token, open_browser=False, log_level=logging.ERROR)
-    server.config.MappingKernelManager.update(cull_idle_timeout=idle, cull_interval=max(1, min(30, idle // 4)))
+    server = _own_voila()(ip=host, port=port, port_retries=0, token=token, open_browser=False,
+                          log_level=logging.ERROR)
+    server.config.MappingKernelManager.update(cull_idle_timeout=idle,
+                                              cull_interval=max(1, min(30, idle // 4)))
     server.tornado_settings = {'headers': {'Content-Security-Policy': POLICY}}
     server.initialize([str(path)])
     own = server.voila_configuration
@@ -117,7 +120,8 @@ def app(
     with TemporaryDirectory(prefix='kernel-lab-') as folder:
         path = Path(notebook).resolve() if notebook else page_notebook(folder, store and str(store))
         server = _voila(path, host, port, token, persons, idle)
-        say(f'page        {link_of(host, port, token)}', f'persons     at most {persons} at once; Ctrl-C ends it')
+        say(f'page        {link_of(host, port, token)}',
+            f'persons     at most {persons} at once; Ctrl-C ends it')
         if not token: say('open        There is no token: everybody who reaches the port can use the page.')
         server.start()
     say('ended       all processes of the page are gone')

@@ -186,7 +186,8 @@ def table_of_tasks(names=None, workload=None, chip=TABLE_CHIP, jobs=None, out=No
     names = list(names or TASKS)
     for n in names: get_task(n).workload(workload)
     write = table_writer(out)
-    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(), None if fresh else data_folder() / 'table')
+    found = times_of_tasks(names, workload, chip, jobs or os.cpu_count(),
+                           None if fresh else data_folder() / 'table')
     say(TIMES_TABLE.head())
     rows, cut = with_progress(found, len(names), 'timing', lambda r: [times_line(r)])
     say('', *level_lines(rows, LEVELS), f'all times in µs, simulated on {chip}')
@@ -303,7 +304,8 @@ def tasks(
     if check: raise typer.Exit(check_tasks(names, jobs, out, fresh))
     if table: raise typer.Exit(table_of_tasks(names, workload, chip, jobs, out, fresh))
     if len(names or ()) > 1:
-        raise UsageError('One task can be shown at a time.', hint='With --check and --table there may be several.')
+        raise UsageError('One task can be shown at a time.',
+                         hint='With --check and --table there may be several.')
     name = names[0] if names else None
     if kernel and not name: raise UsageError('--kernel needs the name of a task.', hint='kernel-lab tasks lists them.')
     task = name and known_task(name)
@@ -421,7 +423,8 @@ def synthesize(
     count = choose({'checking': count or 15_000, 'training': count or 3_600}, purpose, 'purpose of tasks')
     if target and target != 'nki':
         if figure or purpose != 'checking':
-            raise UsageError('--target makes tasks for checking, without a figure.', hint='Leave the other option out.')
+            raise UsageError('--target makes tasks for checking, without a figure.',
+                             hint='Leave the other option out.')
         raise typer.Exit(make_for_gpu(folder, count, keep, seed, target, jobs))
     if purpose == 'training':
         if figure: raise UsageError('--figure draws the funnel of a run for checking.', hint='Leave it out.')

@@ -20,7 +20,8 @@ class Background:
     thread when it has ended, unless it was left to itself.
 
     `result` is what it returned, `error` what it raised, a `KeyboardInterrupt` where it was stopped."""
-    def __init__(self, function: Callable[[], object], then: Callable[['Background'], object] = lambda work: None):
+    def __init__(self, function: Callable[[], object],
+                 then: Callable[['Background'], object] = lambda work: None):
         self._function, self._then, self._context = function, then, copy_context()
         self._asked, self._lock, self._over = threading.Event(), threading.Lock(), False
         self.result, self.error, self.is_left = None, None, False

@@ -28,7 +28,8 @@ def run_command(argv: list, folder: Path, log: str, seconds: float, out: str | N
     if given. Returns the exit code, or None if it was killed after `seconds`. OSError if it cannot be started;
     `KeyboardInterrupt`, and it is killed, if the work of this context is asked to stop."""
     with open(folder / log, 'ab') as said, (open(folder / out, 'wb') if out else nullcontext(said)) as to:
-        process = subprocess.Popen(list(map(str, argv)), cwd=folder, stdin=subprocess.DEVNULL, stdout=to, stderr=said,
+        process = subprocess.Popen(list(map(str, argv)), cwd=folder,
+                                   stdin=subprocess.DEVNULL, stdout=to, stderr=said,
                                    env=env, start_new_session=True)
         try: return _exit_code(process, time.monotonic() + seconds)
         finally:

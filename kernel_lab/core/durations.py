@@ -54,7 +54,8 @@ class Duration:
             object.__setattr__(self, 'high_us', self.us)
         numbers = [self.us] if self.interval is None else [self.low_us, self.us, self.high_us]
         if not all(map(math.isfinite, numbers)) or numbers[0] < 0 or sorted(numbers) != numbers:
-            raise UsageError(f'{numbers} µs is no time with an interval.', hint='Times are finite, not negative, and '
+            raise UsageError(f'{numbers} µs is no time with an interval.',
+                             hint='Times are finite, not negative, and '
                                                                                 'lie within their interval.')
 
     @property
@@ -66,7 +67,8 @@ class Duration:
     def of(cls, runs_us: Sequence[float], kind: str = 'measured', clock: str = '') -> 'Duration':
         "The median of some runs, given in µs, with its interval. UsageError for an empty list."
         if not len(runs_us):
-            raise UsageError('There is no time of no runs.', hint='Measure at least once; an interval needs six.')
+            raise UsageError('There is no time of no runs.',
+                             hint='Measure at least once; an interval needs six.')
         runs, ranks = sorted(map(float, runs_us)), median_ranks(len(runs_us))
         ends = (runs[ranks[0] - 1], runs[ranks[1] - 1]) if ranks else (None, None)
         return cls(median(runs), kind, *ends, len(runs), clock)
@@ -106,7 +108,8 @@ def one_clock(durations: Iterable[Duration], what: str = 'This') -> tuple[str | 
     found = dict.fromkeys((d.kind, d.clock) for d in durations)
     if len(found) > 1:
         said = ' and '.join(TIME_KINDS[kind] + (f' ({clock})' if clock else '') for kind, clock in found)
-        raise UsageError(f'{what} mixes {said}.', hint='Compare times of one clock only: evaluate all the kernels on '
+        raise UsageError(f'{what} mixes {said}.',
+                         hint='Compare times of one clock only: evaluate all the kernels on '
                                                        'the same target; `kernel-lab renew` evaluates stored ones '
                                                        'again by the clock of today.')
     return next(iter(found), (None, ''))

@@ -75,7 +75,8 @@ def _paragraph(text, hint):
     return text if not hint else f'{text} {hint}' if text.endswith(('.', '?', '!')) else f'{text}. {hint}'
 
 # %% ../../nbs/1_core/00_errors.ipynb #79931a58
-ERROR_KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported', 'timeout', 'memory', 'crash',
+ERROR_KINDS = ('parse', 'entry', 'trace', 'limit', 'uninitialised', 'unsupported',
+               'timeout', 'memory', 'crash',
                'shape', 'input', 'invalid')
 _PARTS = ('kind', 'line', 'instruction', 'operand', 'limit', 'value', 'hint')
 MAX_TEXT_LENGTH = 2000  # characters of each part of an error; values come from untrusted kernels and can be huge
@@ -95,7 +96,8 @@ class KernelError(LabError, Shown):
 
     `kind` is one of `ERROR_KINDS`; `line` is counted from 1 in the kernel's source; `instruction` and `operand` are
     names; `value` is what exceeds `limit`; `hint` says what to try. SimulatorError if the kind is unknown."""
-    def __init__(self, message: str, *, kind: str = 'trace', line: int | None = None, instruction: str | None = None,
+    def __init__(self, message: str, *, kind: str = 'trace', line: int | None = None,
+                 instruction: str | None = None,
                  operand: str | None = None, limit: object = None, value: object = None, hint: str | None = None):
         super().__init__(_short(message), hint=_short(hint))
         if kind not in ERROR_KINDS:

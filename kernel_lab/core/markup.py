@@ -29,7 +29,8 @@ def _pieces():
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
     plain = lambda value: value if isinstance(value, (Markup, StrictUndefined)) else visible_text(value, lines=True)
-    pages = Environment(loader=FunctionLoader(static_file), autoescape=True, undefined=StrictUndefined, finalize=plain)
+    pages = Environment(loader=FunctionLoader(static_file), autoescape=True, undefined=StrictUndefined,
+                        finalize=plain)
     pages.globals['zip'] = zip
     return pages.get_template('record.html.j2').module
 
@@ -42,7 +43,8 @@ def said(text: object, kind: str = 'soft') -> 'Markup':
     "A paragraph of text; `kind` 'soft' or 'bad'."
     return _pieces().said(text, kind)
 
-def fold(summary: object, *parts: object, note: object = '', open: bool = False, bad: bool = False) -> 'Markup':
+def fold(summary: object, *parts: object, note: object = '', open: bool = False,
+         bad: bool = False) -> 'Markup':
     "Parts under a summary that opens and closes them."
     return _pieces().fold(summary, note, parts, open, bad)
 
@@ -58,7 +60,8 @@ def bar(share: float, colour: str = '#8286AD', tip: str = '') -> 'Markup':
 LANE_COLOURS = {
     'Tensor': '#4268CD', 'Vector': '#6BB28D', 'Scalar': '#D8911E', 'GpSimd': '#9A4773', 'DMA in': '#8286AD',
     'DMA out': '#9C744A'}
-ENGINE_COLOURS = {**{k: v for k, v in LANE_COLOURS.items() if not k.startswith('DMA')}, 'DMA': LANE_COLOURS['DMA in']}
+ENGINE_COLOURS = {**{k: v for k, v in LANE_COLOURS.items() if not k.startswith('DMA')},
+                  'DMA': LANE_COLOURS['DMA in']}
 GOOD_COLOUR, BAD_COLOUR, WARN_COLOUR, IDLE_COLOUR = '#2F8F6B', '#C8453B', '#C98A12', '#8B929C'
 
 def status_colour(status: str) -> str:
@@ -73,7 +76,8 @@ COPY = re.sub(r'\s+', ' ', """const p = this.nextElementSibling, done = () => { 
   if (navigator.clipboard) navigator.clipboard.writeText(p.textContent).then(done, mark); else mark()""")
 MAX_CHARACTERS, MAX_LINES, MAX_WIDTH = 20_000, 400, 600      # of one text in a record; of one line
 
-def code_line(text: object, number: int | None = None, id: str = '', href: str = '', cost: float | None = None,
+def code_line(text: object, number: int | None = None, id: str = '', href: str = '',
+              cost: float | None = None,
               tip: str = '', bad: bool = False) -> dict:
     """A line for `code`: its text, its number, its own anchor, the anchor that its number links to, the share of the
     cost of the costliest line with a tooltip, and whether it is marked as wrong."""

@@ -27,7 +27,8 @@ def _without_collections():
         if was: gc.enable()
 
 def lazy_face(
-        package: str, table: dict[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+        package: str, table: dict[str, str]) -> tuple[Callable[[str], object],
+                                                      Callable[[], list[str]], list[str]]:
     """Return (`__getattr__`, `__dir__`, `__all__`) of a package whose public names are imported when first used.
 
     `table` maps a module, relative to the package, to its public names, separated by spaces. An unknown name raises
@@ -83,7 +84,8 @@ class MovedFinder:
     def find_spec(self, name, path=None, target=None):
         return ModuleSpec(name, self) if name.startswith('kernel_lab.') and name in moved_modules() else None
 
-    def create_module(self, spec): return MovedModule(spec.name, f'Moved to {", ".join(moved_modules()[spec.name])}.')
+    def create_module(self, spec): return MovedModule(spec.name,
+                                                      f'Moved to {", ".join(moved_modules()[spec.name])}.')
 
     def exec_module(self, module): _warn(module.__name__, 3)
 

@@ -51,7 +51,8 @@ COMMON_NAMES = {'root', 'user', 'admin', 'ubuntu', 'runner', 'jovyan', 'nobody',
 
 def own_names() -> dict[str, str]:
     "The names of the person and of the machine → what stands in their place."
-    people = {os.environ.get('USER'), os.environ.get('LOGNAME'), os.path.basename(os.path.expanduser('~').rstrip('/'))}
+    people = {os.environ.get('USER'), os.environ.get('LOGNAME'),
+              os.path.basename(os.path.expanduser('~').rstrip('/'))}
     hosts = {platform.node(), os.environ.get('HOSTNAME')}
     hosts |= {h.partition('.')[0] for h in hosts if h}
     found = dict.fromkeys(people, '[user]') | dict.fromkeys(hosts, '[host]')

@@ -129,7 +129,8 @@ class Outcome:
 def _started(call, paths, arguments, environment, fds, **kw):
     "A new interpreter that does a `call` on this module."
     command = [sys.executable, '-P', '-c', _BOOT + call, json.dumps(paths), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment, pass_fds=fds,
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            env=environment, pass_fds=fds,
                             start_new_session=True, **kw)
 
 def serve_template(requests: str, idle: str) -> list[str]:
@@ -265,7 +266,8 @@ class WorkerProcess:
             ends, said = [theirs.fileno(), read_end], self._stderr.fileno()
             self.process = modules and _forked(call, environment, folder, paths, modules, [*ends, said])
             if not self.process:
-                self.process = _started('workers.begin(*sys.argv[2:])', paths, [*call, *map(str, ends)], environment,
+                self.process = _started('workers.begin(*sys.argv[2:])', paths,
+                                        [*call, *map(str, ends)], environment,
                                         ends, cwd=folder, stderr=self._stderr)
         self.job = None  # free for the caller
         self.is_ready, self.seconds, self.until = False, math.inf, math.inf

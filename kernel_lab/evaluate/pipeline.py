@@ -93,7 +93,8 @@ class Question:
     @property
     def asked(self):
         "The content keys and settings that are stored among the versions of an `Evaluation`."
-        keys = dict(task=task_key(self.task), asked=task_key(self.task, self.workload), limits=asdict(self.limits))
+        keys = dict(task=task_key(self.task), asked=task_key(self.task, self.workload),
+                    limits=asdict(self.limits))
         given = {'baseline': 'given'} if self.baseline_us is not None else {}
         return keys | given | ({'strict': True} if self.strict else {})
 
@@ -133,8 +134,10 @@ class EvaluationInProgress:
     def finish(self, status, **parts) -> Evaluation:
         "The Evaluation."
         seconds = {k: round(v, 4) for k, v in {**self.seconds, 'total': time.perf_counter() - self.began}.items()}
-        made_by = versions(self.about['chip']) | dict(sandbox='+'.join(self.layers), tier=self.tier, **self.asked)
-        return Evaluation(id=new_id(), status=status, log='\n'.join(self.lines), seconds=seconds, versions=made_by,
+        made_by = versions(self.about['chip']) | dict(sandbox='+'.join(self.layers), tier=self.tier,
+                                                      **self.asked)
+        return Evaluation(id=new_id(), status=status, log='\n'.join(self.lines),
+                          seconds=seconds, versions=made_by,
                           created=now(), **self.about, **parts)
 
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #e4bcb80d
@@ -354,11 +357,13 @@ def _recall(progress, question):
 # %% ../../nbs/5_evaluate/00_pipeline.ipynb #108e0750
 def _is_time(us): return isinstance(us, Real) and not isinstance(us, bool) and 0 < us < inf
 
-def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=None, on_compiled=None) -> None:
+def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=None,
+                    on_compiled=None) -> None:
     "Validate arguments of `evaluate`; raise `UsageError` if one is invalid."
     fresh_seeds(seeds)
     if not isinstance(limits, Limits):
-        raise UsageError(f'The limits are a {type(limits).__name__}.', hint='Give Limits(seconds=2), for example.')
+        raise UsageError(f'The limits are a {type(limits).__name__}.',
+                         hint='Give Limits(seconds=2), for example.')
     if store is not None and not hasattr(store, 'save_evaluation'):
         raise UsageError(f'The store is a {type(store).__name__}.',
                          hint='Give a Store, or None; evaluate_many also takes its place.')
@@ -368,9 +373,11 @@ def check_arguments(seeds, limits, store, baseline_us=None, log=None, on_stage=N
     if log is not None and not callable(log):
         raise UsageError(f'The log is {log!r}.', hint='Give a function of a line, like print.')
     if on_stage is not None and not callable(on_stage):
-        raise UsageError(f'on_stage is {on_stage!r}.', hint='Give a function of a name and of seconds, or None.')
+        raise UsageError(f'on_stage is {on_stage!r}.',
+                         hint='Give a function of a name and of seconds, or None.')
     if on_compiled is not None and not callable(on_compiled):
-        raise UsageError(f'on_compiled is {on_compiled!r}.', hint='Give a function of two arguments, or None.')
+        raise UsageError(f'on_compiled is {on_compiled!r}.',
+                         hint='Give a function of two arguments, or None.')
 
 def recall(store, kernel, task, workload=None, chip=DEFAULT_CHIP, *, seeds=3, baseline_us=None,
            limits=Limits(), strict=False) -> Evaluation | None:

@@ -35,13 +35,15 @@ def waterfall_figure(timeline: 'Timeline | PlanCounters', theme: str = 'auto') -
     p = THEMES[theme]
     shown = table[(table['share'] > _LEAST) | (table.index == 0)]
     first = shown.iloc[0]
-    fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', note, height=110 + 27 * len(shown),
+    fig = empty_figure(f'{percent_text(first.share)} of the time is {first.bar}', note,
+                       height=110 + 27 * len(shown),
                        theme=theme)
     rest, tips = shown.after_us - shown.us, [_loss_tip(r, latency) for r in shown.itertuples()]
     says = [f'{time_text(r.us)}  {percent_text(r.share)}' for r in shown.itertuples()]
     before = [theme != 'paper' and after > 0.6 * latency and begin > 0.3 * latency
               for begin, after in zip(rest, shown.after_us)]
-    fig.add_bar(orientation='h', y=shown.bar, x=shown.us, base=rest, hoverinfo='text', hovertext=tips, width=0.62,
+    fig.add_bar(orientation='h', y=shown.bar, x=shown.us, base=rest, hoverinfo='text',
+                hovertext=tips, width=0.62,
                 marker=dict(color=[_loss_colour(r) for r in shown.itertuples()]), cliponaxis=False,
                 text=['' if left else said for said, left in zip(says, before)],
                 textposition='outside', constraintext='none', textfont=dict(size=11, color=p['ink']))
@@ -57,7 +59,8 @@ def waterfall_figure(timeline: 'Timeline | PlanCounters', theme: str = 'auto') -
 def _before_bars(rows, begins, says, before, p):
     "Labels before the bars that end far to the right: a narrow panel has more room there."
     x, y, text = zip(*[(x, bar, said) for x, bar, said, left in zip(begins, rows.bar, says, before) if left])
-    return dict(x=[-1e-9] * len(x), base=x, y=y, text=text, textposition='outside', orientation='h', width=0.62,
+    return dict(x=[-1e-9] * len(x), base=x, y=y, text=text, textposition='outside',
+                orientation='h', width=0.62,
                 textfont=dict(size=11, color=p['ink']), constraintext='none', cliponaxis=False, hoverinfo='skip')
 
 def _loss_tip(row, latency):
@@ -106,7 +109,8 @@ def roofline_points(timelines: 'dict[str, Timeline]') -> 'dict[str, Efficiency]'
     places = {name: f'{t.chip.name}{" with 2 cores" if t.cores > 1 else ""}' for name, t in timelines.items()}
     if len(set(places.values())) > 1:
         said = ', '.join(f'{name} on {place}' for name, place in places.items())
-        raise UsageError(f'A roofline is of one chip; these are {said}.', hint='Schedule all of them on one chip.')
+        raise UsageError(f'A roofline is of one chip; these are {said}.',
+                         hint='Schedule all of them on one chip.')
     return {name: efficiency(t) for name, t in timelines.items()}
 
 def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'go.Figure':
@@ -114,7 +118,8 @@ def roofline_figure(timelines: 'dict[str, Timeline]', theme: str = 'auto') -> 'g
     figure. Raises as `roofline_points`."""
     points = roofline_points(timelines)
     one = next(iter(timelines.values()))
-    return _roofline(points, roofline_ceilings(one.chip, one.cores), one.chip.memory_gbps(one.cores), one.chip.name,
+    return _roofline(points, roofline_ceilings(one.chip, one.cores),
+                     one.chip.memory_gbps(one.cores), one.chip.name,
                      theme)
 
 def gpu_roofline_figure(counters: 'dict[str, PlanCounters]', theme: str = 'auto') -> 'go.Figure':
@@ -125,7 +130,8 @@ def gpu_roofline_figure(counters: 'dict[str, PlanCounters]', theme: str = 'auto'
     for one in counters.values(): one.require_counted()
     if len(cards := {(c.card, c.chip) for c in counters.values()}) > 1:
         said = ', '.join(f'{card} ({chip})' for card, chip in sorted(cards))
-        raise UsageError(f'A roofline is of one card; these are {said}.', hint='Count all of them on one card.')
+        raise UsageError(f'A roofline is of one card; these are {said}.',
+                         hint='Count all of them on one card.')
     hbm, points = max(c.peak_gbps for c in counters.values()), {n: c.roofline_point for n, c in counters.items()}
     dtypes = {p.unit.removeprefix('Tensor in ') for p in points.values() if p.unit != 'float32'} or {'bf16'}
     return _roofline(points, gpu_ceilings(get_gpu(one.chip), dtypes), hbm, one.card, theme)

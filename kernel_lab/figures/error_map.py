@@ -51,7 +51,8 @@ def error_map_title(verification: 'Verification | None') -> tuple[str, str]:
 
 # %% ../../nbs/6_figures/06_error_map.ipynb #9c08a8bd
 NAN_COLOUR = '#B0309A'
-ERROR_COLOURS = [[0, 'rgba(112,130,160,0.06)'], [0.5, 'rgba(92,116,156,0.42)'], [0.5, WARN_COLOUR], [0.72, BAD_COLOUR],
+ERROR_COLOURS = [[0, 'rgba(112,130,160,0.06)'], [0.5, 'rgba(92,116,156,0.42)'],
+                 [0.5, WARN_COLOUR], [0.72, BAD_COLOUR],
                  [1, '#7A1420']]
 
 def error_map_figure(verification: 'Verification | None', theme: str = 'auto') -> 'go.Figure':
@@ -69,7 +70,8 @@ def error_map_figure(verification: 'Verification | None', theme: str = 'auto') -
         fig.add_annotation(**_first_bad_label(where['first_bad'], where['shape']))
     (rows, columns), (tr, tc) = where['shape'], where['tile']
     axis = lambda name, ends, ticks: dict(range=ends, showgrid=False, title_text=name, tickvals=list(ticks))
-    return fig.update_layout(shapes=_borders(where, theme), xaxis=axis('column', [0, columns], _edges(columns, tc, 8)),
+    return fig.update_layout(shapes=_borders(where, theme),
+                             xaxis=axis('column', [0, columns], _edges(columns, tc, 8)),
                              yaxis=axis('row', [rows, 0], _edges(rows, tr, 8)))
 
 def _placed(grid, where):

@@ -77,7 +77,8 @@ def _memory_axes(use, most, room):
     has_psum = use.peak(1)[1] > 0
     end = dict(type='line', xref='paper', x0=0, x1=1, y0=room / 1024, y1=room / 1024, yref='y',
                line=dict(color=BAD_COLOUR, width=1.5))
-    legend = dict(orientation='h', y=-0.16 if has_psum else -0.3, x=0, font=dict(size=11), traceorder='normal')
+    legend = dict(orientation='h', y=-0.16 if has_psum else -0.3, x=0, font=dict(size=11),
+                  traceorder='normal')
     return dict(showlegend=True, legend=legend, shapes=[end] * (room <= top),
                 xaxis=dict(title_text='simulated time (µs)', range=[0, use.timeline.latency_us],
                            anchor='y2' if has_psum else 'y'),
@@ -87,7 +88,8 @@ def _memory_axes(use, most, room):
 def _area(column, name, k, axis, pool):
     text = bytes_text if pool == 0 else lambda n: f'{n:.0f} banks'
     colour = IDLE_COLOUR if name == 'others' else _HUES[k % len(_HUES)]
-    return dict(x=column.index.to_numpy(), y=column.to_numpy() / (1 if pool else 1024), name=escaped(name, 60),
+    return dict(x=column.index.to_numpy(),
+                y=column.to_numpy() / (1 if pool else 1024), name=escaped(name, 60),
                 yaxis=axis, mode='lines', stackgroup=axis, hoverinfo='text',
                 line=dict(width=0.5, color=colour, shape='hv'),
                 hovertext=[f'<b>{escaped(name, 60)}</b><br>{text(n)} at {time_text(us)}' for us, n in column.items()])

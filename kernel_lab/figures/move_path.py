@@ -26,7 +26,8 @@ def _lifting(given_us, first_us):
     "A step from the latency under the compiler of the earlier dialect to that of the same kernel in the current one."
     move = SimpleNamespace(family=LIFTED, change='as the kernel stands',
                            why='The compiler of the earlier dialect arranges more by itself.')
-    return SimpleNamespace(move=move, before_us=given_us, after_us=first_us, gain_us=given_us - first_us, alone_us=None)
+    return SimpleNamespace(move=move, before_us=given_us, after_us=first_us, gain_us=given_us - first_us,
+                           alone_us=None)
 
 def _row_names(worth):
     lifted = worth[0].move.family == LIFTED
@@ -35,7 +36,8 @@ def _row_names(worth):
 
 def _ends(worth, colour, rows):
     first, last = worth[0].before_us, worth[-1].after_us
-    return dict(name='latency', orientation='h', width=BAR, y=[0, rows - 1], x=[first, last], hoverinfo='skip',
+    return dict(name='latency', orientation='h', width=BAR, y=[0, rows - 1],
+                x=[first, last], hoverinfo='skip',
                 marker=dict(color=[IDLE_COLOUR, GOOD_COLOUR]), text=[time_text(first), time_text(last)],
                 textposition='outside', cliponaxis=False, textfont=dict(size=11.5, color=colour))
 
@@ -51,11 +53,13 @@ def _steps(worth, colour):
 def _alone(worth, colour):
     "Where each bar would begin and end if the move were the only one, as a mark."
     found = [(n, w) for n, w in enumerate(worth, 1) if w.alone_us is not None]
-    return dict(name='alone', mode='markers', y=[n for n, _ in found], x=[w.before_us - w.alone_us for _, w in found],
+    return dict(name='alone', mode='markers', y=[n for n, _ in found],
+                x=[w.before_us - w.alone_us for _, w in found],
                 marker=dict(symbol='line-ns', size=16, line=dict(width=2, color=colour)), hoverinfo='text',
                 hovertext=[_tooltip(w) for _, w in found])
 
-def move_path_figure(worth: 'list[MoveWorth]', theme: str = 'auto', given_us: float | None = None) -> 'go.Figure':
+def move_path_figure(worth: 'list[MoveWorth]', theme: str = 'auto',
+                     given_us: float | None = None) -> 'go.Figure':
     """The worth of each move of a path as a plotly figure: a waterfall of simulated µs, with marks for the moves alone.
     `given_us`: the kernel's latency in the earlier dialect, if it came in that."""
     if not worth: return empty_figure('No move', 'the kernel is as it was', theme=theme)

@@ -77,7 +77,8 @@ def ledger_html(run: 'Run') -> str:
 
 def _ledger_row(r):
     "What the template shows of one step."
-    known = dict(step=r.step, status=r.status, mark=status_mark(r.status), colour=status_colour(r.status), best=r.best,
+    known = dict(step=r.step, status=r.status, mark=status_mark(r.status),
+                 colour=status_colour(r.status), best=r.best,
                  move=r.move, why=r.why, error=r.error)
     if r.latency_us != r.latency_us: return known | dict.fromkeys(('latency', 'speedup', 'busiest', 'peak'), '–')
     return known | dict(latency=time_text(r.latency_us) + interval_text(r), speedup=speedup_text(r.speedup),
@@ -122,7 +123,8 @@ def data_table(data: 'pd.DataFrame') -> str:
     return data.to_html(index=False, border=0, classes='data', float_format=lambda v: f'{v:.4g}', na_rep='–')
 
 # %% ../../nbs/6_figures/11_report.ipynb #fb0dd785
-def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None, journal: Sequence['Entry'] = ()) -> Path:
+def report_html(run: 'Run', path: str | Path, task: 'Task | None' = None,
+                journal: Sequence['Entry'] = ()) -> Path:
     """Write the report of a run to `path` (one self-contained HTML file, light and dark); returns the path.
 
     `task` is only needed for a run whose task is not of the suite; `journal`: of the run, for what it has cost,

@@ -57,7 +57,8 @@ def tree_nodes(run: 'Run') -> list[TreeNode]:
         if before is not None and parent not in seen: row = before.row
         else: row, rows = rows, rows + 1
         seen.add(parent)
-        found[at] = TreeNode(run.steps[at], before.column + 1 if before else 0, row, parent, hidden.get(at, 0))
+        found[at] = TreeNode(run.steps[at], before.column + 1 if before else 0, row, parent,
+                             hidden.get(at, 0))
     return list(found.values())
 
 # %% ../../nbs/6_figures/10_run_tree.ipynb #ffb13984

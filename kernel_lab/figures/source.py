@@ -58,5 +58,6 @@ def source_html(before: str, after: str, profile: 'Profile | None' = None) -> st
 def _source_line(mark, number, text, cost, most, kind):
     "What the template shows of one line; `most`: µs of the costliest line."
     bars = [dict(width=f'{100 * us / most:.1f}', colour=ENGINE_COLOURS.get(e, IDLE_COLOUR)) for e, us in cost.items()]
-    return dict(change={'+': 'new', '-': 'gone'}.get(mark, ''), number=number, mark=mark.strip().replace('-', '−'),
+    return dict(change={'+': 'new', '-': 'gone'}.get(mark, ''), number=number,
+                mark=mark.strip().replace('-', '−'),
                 bars=bars, costs=' · '.join(f'{e} {time_text(us)} {kind}' for e, us in cost.items()), text=text)

@@ -30,7 +30,8 @@ def speedup_frame(run: 'Run') -> 'pd.DataFrame':
     first = getattr(run, 'first_us', None) or (frame.latency_us.iloc[0] if len(frame) else float('nan'))
     frame.insert(5, 'speedup', first / frame.latency_us)
     frame.insert(6, 'best_us', frame.latency_us.cummin().ffill())
-    frame.insert(7, 'best', frame.index == (frame.latency_us.idxmin() if frame.latency_us.notna().any() else -1))
+    frame.insert(7, 'best',
+                 frame.index == (frame.latency_us.idxmin() if frame.latency_us.notna().any() else -1))
     return frame
 
 def _row(step):
@@ -128,7 +129,8 @@ def _step_bars(rows, p):
         above, below = rows.high_us - rows.latency_us, rows.latency_us - rows.low_us
         said = dict(error_x=dict(type='data', array=above, arrayminus=below, color=p['soft'], thickness=1.2, width=4))
     won = rows.best & rows.stands_out
-    colours = dict(color=[GOOD_COLOUR if b else IDLE_COLOUR for b in won], opacity=[1.0 if b else 0.55 for b in won])
+    colours = dict(color=[GOOD_COLOUR if b else IDLE_COLOUR for b in won],
+                   opacity=[1.0 if b else 0.55 for b in won])
     return dict(name='latency', orientation='h', width=0.62, y=rows.step, x=rows.latency_us, marker=colours,
                 hoverinfo='text', hovertext=[step_tooltip(r) for r in rows.itertuples()], **said)
 
@@ -142,7 +144,8 @@ def _beyond(rows, p):
 
 def _best_line(rows, p):
     x, y = [v for v in rows.best_us for _ in (0, 1)], [s + d for s in rows.step for d in (-0.5, 0.5)]
-    return dict(name='best so far', x=x, y=y, mode='lines', line=dict(color=GOOD_COLOUR, width=1.5, dash='dot'),
+    return dict(name='best so far', x=x, y=y, mode='lines',
+                line=dict(color=GOOD_COLOUR, width=1.5, dash='dot'),
                 hoverinfo='skip')
 
 def _failures(rows, x):

@@ -41,14 +41,16 @@ def residual_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
     fig, p = empty_figure(*_words(known, len(frame) - len(known)), height=520, theme=theme), THEMES[theme]
     times = known[['measured_us', 'predicted_us']]
     ends = np.array([times.min().min() / 1.5, times.max().max() * 1.5] if len(known) else [1, 10])
-    fig.add_scatter(x=[*ends, *ends[::-1]], y=[*(ends * 1.25), *(ends[::-1] / 1.25)], fill='toself', mode='none',
+    fig.add_scatter(x=[*ends, *ends[::-1]], y=[*(ends * 1.25), *(ends[::-1] / 1.25)],
+                    fill='toself', mode='none',
                     fillcolor=p['grid'], hoverinfo='skip', name='±25 %', showlegend=False)
     fig.add_scatter(x=ends, y=ends, mode='lines', line=dict(color=p['soft'], width=1), hoverinfo='skip',
                     showlegend=False)
     for (bound, chip), g in known.groupby(['bound', 'chip']):
         symbol = _SYMBOLS.get(bound, 'circle') + _OPEN.get(chip, '')
         marker = dict(color=_COLOURS.get(bound, IDLE_COLOUR), symbol=symbol, size=7, opacity=0.8)
-        fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers', name=f'{bound} · {chip}', marker=marker,
+        fig.add_scatter(x=g.measured_us, y=g.predicted_us, mode='markers',
+                        name=f'{bound} · {chip}', marker=marker,
                         hoverinfo='text', hovertext=[_point(r) for r in g.itertuples()])
     axis = lambda text: dict(type='log', title_text=text, range=np.log10(ends).tolist(), dtick=1)
     fig.update_layout(xaxis=axis('measured (µs)'), yaxis=axis('simulated (µs)'), showlegend=True,
@@ -61,7 +63,8 @@ def ratio_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
     and a band of 25 %. `frame`: as of `residual_figure`."""
     known, p = frame[frame.predicted_us.notna()], THEMES[theme]
     groups = [(f'{bound} · {chip}', g) for (bound, chip), g in known.groupby(['bound', 'chip'])]
-    fig = empty_figure(*_words(known, len(frame) - len(known)), height=100 + 26 * max(2, len(groups)) + 40, theme=theme)
+    fig = empty_figure(*_words(known, len(frame) - len(known)), height=100 + 26 * max(2, len(groups)) + 40,
+                       theme=theme)
     fig.add_vrect(x0=1 / 1.25, x1=1.25, fillcolor=p['grid'], line_width=0, layer='below')
     for k, (name, g) in enumerate(groups):
         ratio, colour = g.predicted_us / g.measured_us, _COLOURS.get(name.split(' ')[0], IDLE_COLOUR)
@@ -97,7 +100,8 @@ def _places(rows, lost):
              for k, _, out in lost if k == last - 1]
     return [(min(max(x, 1e-3), 1 - 1e-3), max(y, 1e-3)) for x, y in (*band, *falls, *spare)]
 
-def funnel_figure(rows: list[tuple[str, int, int]], words: dict[str, str] | None = None, title: str | None = None,
+def funnel_figure(rows: list[tuple[str, int, int]], words: dict[str, str] | None = None,
+                  title: str | None = None,
                   theme: str = 'auto') -> 'go.Figure':
     """Candidates from question to question as a Sankey diagram.
 

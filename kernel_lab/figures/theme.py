@@ -102,7 +102,8 @@ def render_template(name: str, /, **values) -> str:
     return pages.get_template(name).render(values)
 
 # %% ../../nbs/6_figures/00_theme.ipynb #fea5efce
-def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light', width: int | float | str | None = None,
+def save_figure(fig: 'go.Figure', path: str | Path, theme: str = 'light',
+                width: int | float | str | None = None,
                 height: int | None = None, facts: dict | None = None) -> str | Path:
     """Write `fig` to `path` (.html, .png, .svg, .pdf, .json) in a theme; returns the path.
 
@@ -123,7 +124,8 @@ def figure_bytes(fig: 'go.Figure', kind: str, theme: str = 'light', width: int |
     fig = _of_height(go.Figure(fig).update_layout(template=template(theme)), height)
     if on_paper: fig = greyscale_safe(titleless(fig))
     across = round(inches_of(width or 'column') * PX_PER_INCH) if on_paper else width or 1000
-    return drawn(fig, kind, across, fig.layout.height or 320, on_paper, facts, (facts or {}).get('title') or title)
+    return drawn(fig, kind, across, fig.layout.height or 320, on_paper, facts,
+                 (facts or {}).get('title') or title)
 
 _AROUND = 92        # pixels above and below a plot: a legend below it stands at a share of what is left
 

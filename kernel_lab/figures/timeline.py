@@ -68,7 +68,8 @@ def timeline_table(timeline: 'Timeline | pd.DataFrame | TimelineTable') -> Timel
     table, chip = timeline_frame(timeline), getattr(timeline, 'chip', '')
     end = float(getattr(timeline, 'latency_us', table.end_us.max() if len(table) else 0.0))
     table, lanes = by_core(table, tuple(getattr(timeline, 'lanes', LANE_COLOURS)))
-    return TimelineTable(table, end, lanes, str(getattr(chip, 'name', chip)), getattr(timeline, 'kind', 'simulated'))
+    return TimelineTable(table, end, lanes, str(getattr(chip, 'name', chip)),
+                         getattr(timeline, 'kind', 'simulated'))
 
 # %% ../../nbs/6_figures/01_timeline.ipynb #d3e506da
 def busy_us(start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -19,7 +19,8 @@ from .ranks import simulate_ranks
 from .run import profile, simulate
 from .timing.timeline import Timeline, schedule
 
-__all__ = ['ArraySpec', 'CHIPS', 'Chip', 'Diagnostic', 'JitKernel', 'KernelError', 'Profile', 'Program', 'Stepper',
+__all__ = ['ArraySpec', 'CHIPS', 'Chip', 'Diagnostic', 'JitKernel', 'KernelError',
+           'Profile', 'Program', 'Stepper',
            'Timeline', 'assert_ok', 'check', 'execute', 'get_chip', 'installed', 'interpret', 'isa', 'jit',
            'language', 'profile', 'profile_of', 'schedule', 'simulate', 'simulate_ranks', 'trace',
            'trace_source']

@@ -122,6 +122,7 @@ def simulate_ranks(kernel: Callable, ranks: list, chip: str = 'trn2', **kwargs: 
         try: return interpret(programs[r], *inputs, exchange=table.serve(r))
         finally: table.leave(r)
     runs = _all_done(run, len(ranks))
-    wrong = sorted((e for e in (f.exception() for f in runs) if e is not None), key=lambda e: e in table.abandoned)
+    wrong = sorted((e for e in (f.exception() for f in runs) if e is not None),
+                   key=lambda e: e in table.abandoned)
     if wrong: raise wrong[0]
     return [y[0] if len(y) == 1 else y for y in (f.result() for f in runs)]

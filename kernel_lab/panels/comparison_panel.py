@@ -29,7 +29,8 @@ class ComparisonPanel(Panel):
         super().__init__(sheet, self.head, self.lanes, self.numbers, self.source)
         self.show(first, second, names, task)
 
-    def show(self, first: 'Timeline | Evaluation | Step | None', second: 'Timeline | Evaluation | Step | None',
+    def show(self, first: 'Timeline | Evaluation | Step | None',
+             second: 'Timeline | Evaluation | Step | None',
              names: tuple[str, str] = ('', ''), task: 'Task | None' = None, of: str = '') -> None:
         "Compare two records under these `names`; None for an empty panel. `of` names their run."
         self.comparison = None

@@ -46,7 +46,8 @@ def row_order(timeline: 'Timeline', known: np.ndarray | None = None) -> np.ndarr
         if not (np.diff(l) < 0).any() and not ((np.diff(s) < 0) & (l[1:] == l[:-1])).any(): return known
     return np.lexsort((start, lane))
 
-def packed_times(timeline: 'Timeline', order: np.ndarray | None = None, known: np.ndarray | None = None) -> dict:
+def packed_times(timeline: 'Timeline', order: np.ndarray | None = None,
+                 known: np.ndarray | None = None) -> dict:
     """What a change of times changes: `rows` (bytes, column after column: start in ticks of `tick` µs, duration in µs)
     of `count` rows in their `order` (`row_order`, worked out if None); `which` (the number of the instruction and its
     turn), not where the order is the one that is `known` to the page; `lanes` with their colours and the rows they

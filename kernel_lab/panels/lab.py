@@ -44,7 +44,8 @@ class Lab(Panel):
     own store if None, False for none; `options` (seeds, limits, max_steps) go to `AgentLoop`. Your own store is opened
     when the page has been drawn, or by its first use. `UsageError` for a task, workload, chip or agent that does not
     exist, and for what is no store."""
-    def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None, chip: str = DEFAULT_CHIP,
+    def __init__(self, task: str | Task = 'rmsnorm_matmul', workload: str | None = None,
+                 chip: str = DEFAULT_CHIP,
                  agent: str | Agent | ModelAgent = 'rewrite', store: 'Store | bool | None' = None, **options: object):
         self.options, self._live, self.follower, self._timelines = options, LiveLine(), None, {}
         require_store(store)
@@ -67,7 +68,8 @@ class Lab(Panel):
         self.about, self.against = widgets.HTML().add_class('kl-shown'), widgets.Dropdown(description='diff against')
         self.tree, self.handout = RunTree(), Handout()
         kernel = widgets.HBox([self.about, self.against]).add_class('kl-above')
-        self._of_runs = [self.cost, card(kernel, self.editor, overflow='visible'), card(self.timeline, self.details),
+        self._of_runs = [self.cost, card(kernel, self.editor, overflow='visible'),
+                         card(self.timeline, self.details),
                          row(card(self.compile_log), card(self.speedup)), row(card(self.utilisation), card(self.diff))]
         head = card(self.picker, self.control, self.tree, self.handout, grid_gap='10px', overflow='visible')
         return head, *self._of_runs, self.bench_place
@@ -114,7 +116,8 @@ def _new_loop(self: Lab, run=None):
     agent = self.picker.agent.make(kept)
     task = self.picker.tasks.get(kept.task, kept.task) if kept else self.task
     at = {} if kept else {'workload': picked['workload'], 'chip': picked['chip']}
-    return AgentLoop(task, agent, store=self.store or False, run=kept, on_event=self._heard, **at, **self.options)
+    return AgentLoop(task, agent, store=self.store or False, run=kept, on_event=self._heard, **at,
+                     **self.options)
 
 @patch
 def _heard(self: Lab, event):
@@ -127,7 +130,8 @@ def _draw_tree(self: Lab):
     run = self.loop.run if self.loop else None
     has = run is not None and len(run.branches()) > 1
     self.tree.layout.display = None if has else 'none'
-    self.tree.show(run if has else None, self.control.shown, self.loop.recording.entries if has else (), self.task)
+    self.tree.show(run if has else None, self.control.shown,
+                   self.loop.recording.entries if has else (), self.task)
 
 @patch
 def restart(self: Lab, run: str | None = None) -> None:
@@ -196,7 +200,8 @@ def _empty(self: Lab):
     self.timeline.show(note='after the first step: what every engine did, and when', title='No timeline yet')
     for panel, title, what in AFTER_THE_FIRST_STEP: getattr(self, panel).rest(title, f'after the first step: {what}')
     self._draw_tree()
-    self.compile_log.say('Nothing compiled yet', note='after the first step: what the compiler and the check said')
+    self.compile_log.say('Nothing compiled yet',
+                         note='after the first step: what the compiler and the check said')
     self.control.refresh()
     ready = 'Ready. The first step evaluates the first kernel.'
     self.control.say(ready if first else 'Write a kernel and evaluate it.')
@@ -260,7 +265,8 @@ def _source(self: Lab, text, said):
 def _offer_bases(self: Lab, steps):
     "Offer to compare the text with each of these steps; the one that is chosen stays, if it is still there."
     chosen, indices = self.against.value, [s.index for s in steps]
-    self.against.options = [('nothing', NO_STEP), *((f'step {s.index}: {s.move}'[:60], s.index) for s in steps)]
+    self.against.options = [('nothing', NO_STEP),
+                            *((f'step {s.index}: {s.move}'[:60], s.index) for s in steps)]
     self.against.value = chosen if chosen in indices else NO_STEP
     self.against.layout.display = None if steps else 'none'
     self._against_step()

@@ -48,7 +48,8 @@ class AnimationPanel(Panel):
         super().__init__(self.note, self.said, self.player)
         self.show(timeline, draw=draw)
 
-    def show(self, timeline: 'Timeline | None', note: str = 'Only a correct kernel has a timeline', of: str = '',
+    def show(self, timeline: 'Timeline | None',
+             note: str = 'Only a correct kernel has a timeline', of: str = '',
              draw: 'Callable[[], list] | None' = None) -> None:
         "Play a timeline, with values as soon as they are worked out; None for an empty panel with a `note`."
         from ..figures.animation.animate import animate

@@ -163,9 +163,11 @@ class CompileLog(Panel):
         if evaluation.implausible:
             head = ':' if title == 'implausible' else '; implausible:'
             title += f'{head} {"; ".join(evaluation.implausible)}'
-        self.say(title, log_text(evaluation), status_mark(evaluation.status), status_colour(evaluation.status))
+        self.say(title, log_text(evaluation), status_mark(evaluation.status),
+                 status_colour(evaluation.status))
 
-    def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit', note: str = '') -> None:
+    def say(self, title: str, text: str = '', mark: str = '', colour: str = 'inherit',
+            note: str = '') -> None:
         "Show a title line, after a mark in a CSS colour, a quiet `note` below it, and text; all plain text."
         text = shortened(text)
         self.text = f'{mark} {title}\n{text}'.strip()
@@ -180,7 +182,8 @@ def cost_numbers(run: 'Run') -> list[tuple[str, str]]:
     """[(number, what it is)] of a run: the key numbers of its report, dollars and tokens among them where a model was
     asked, then wall seconds and steps."""
     many = count_text(len(run.steps), 'step')
-    return [*key_numbers(run), (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time to evaluate {many}')]
+    return [*key_numbers(run),
+            (f'{sum(s.seconds for s in run.steps):.1f} s', f'wall time to evaluate {many}')]
 
 class CostPanel(Panel):
     "The numbers of a run in a strip: `show(run)`."

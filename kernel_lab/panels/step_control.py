@@ -67,7 +67,8 @@ class StepControl(Panel):
                                           tooltip='Evaluate the text in the editor as a step of its own (Ctrl+Enter)')
         self.drop_button = widgets.Button(description='Drop my edit',
                                           tooltip='Show the kernel again as it was evaluated')
-        self.stop_button = widgets.Button(description='Stop', tooltip='End the work now; all steps so far are kept')
+        self.stop_button = widgets.Button(description='Stop',
+                                          tooltip='End the work now; all steps so far are kept')
         self.back_button = widgets.Button(description='Go on from this step', tooltip=(
             'Go back to the step that is shown: the next one follows it, and what came after stays as a branch'))
         self.words = widgets.Text(placeholder='Say something to the agent: a message for its next turn',
@@ -87,7 +88,8 @@ class StepControl(Panel):
 
     def _dress(self):
         self.chips.add_class('kl-chips')
-        buttons = [self.button, self.all_button, *([self.edit_button, self.drop_button] if self.source else []),
+        buttons = [self.button, self.all_button,
+                   *([self.edit_button, self.drop_button] if self.source else []),
                    self.stop_button]
         self._line = widgets.HBox([*buttons, self.status], layout=widgets.Layout(
             flex_flow='row wrap', grid_gap='8px', align_items='center'))

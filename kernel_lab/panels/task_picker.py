@@ -123,9 +123,11 @@ class AgentChoice(Panel):
         self.menu = widgets.Dropdown(description='agent', options=list({**self.own, **agents_offered()}),
                                      layout=widgets.Layout(width='auto'))
         narrow, style = widgets.Layout(width='150px'), dict(description_width='initial')
-        self.model = widgets.Text(description='model', placeholder=DEFAULT_MODEL, continuous_update=False, style=style,
+        self.model = widgets.Text(description='model', placeholder=DEFAULT_MODEL,
+                                  continuous_update=False, style=style,
                                   layout=widgets.Layout(width='260px'))
-        self.dollars = widgets.BoundedFloatText(1.0, min=0, max=10_000, step=0.1, description='at most $', style=style,
+        self.dollars = widgets.BoundedFloatText(1.0, min=0, max=10_000, step=0.1,
+                                                description='at most $', style=style,
                                                 layout=narrow)
         self.turns = widgets.BoundedIntText(10, min=1, max=400, description='turns', style=style,
                                             layout=widgets.Layout(width='120px'))
@@ -207,7 +209,8 @@ class TaskPicker(Panel):
                              layout=widgets.Layout(flex_flow='row wrap', grid_gap='6px 16px', overflow='visible'))
         super().__init__(menus, self.doc, self.agent)
         self.refresh()
-        self.pick(task=getattr(task, 'name', task), workload=workload, chip=chip, agent=getattr(agent, 'name', agent))
+        self.pick(task=getattr(task, 'name', task), workload=workload, chip=chip,
+                  agent=getattr(agent, 'name', agent))
         for name, menu in self.menus.items():
             menu.observe(lambda change, name=name: self._quiet or change['new'] == change['old'] or self.pick(
                 **{name: change['new']}), 'value')              # a name that a page made up leaves the old one

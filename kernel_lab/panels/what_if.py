@@ -42,7 +42,8 @@ class RooflinePanel(Picture):
         super().__init__()
         self.show(timelines)
 
-    def show(self, timelines: 'dict[str, Timeline] | Timeline | None', note: str = NOT_TIMED, of: str = '') -> None:
+    def show(self, timelines: 'dict[str, Timeline] | Timeline | None', note: str = NOT_TIMED,
+             of: str = '') -> None:
         "Draw timelines by name, or one; none, or None, for an empty panel with a `note`. `of` names their run."
         if timelines is not None and not isinstance(timelines, dict): timelines = {timelines.program.name: timelines}
         timelines = {name: t for name, t in (timelines or {}).items() if t is not None}
@@ -88,14 +89,16 @@ def _slider(name):
     return StopSlider(_SPELT[name], f'{_SPELT[name]} so many times as fast', stops, 1.0)
 
 def _menu(label, options, value):
-    return widgets.Dropdown(options=options, value=value, description=label, style=dict(description_width='initial'))
+    return widgets.Dropdown(options=options, value=value, description=label,
+                            style=dict(description_width='initial'))
 
 def what_if_controls(chip: str) -> dict[str, widgets.Widget]:
     "{field of `Assumptions`: its control}; `chip`: the name of the chip that the kernel is on."
     from ..nki.chip.chips import CHIPS
     chips = [(chip, ''), *((c, c) for c in CHIPS if c != chip)]
     buffers = [('as written', 1), ('two', 2), ('three', 3), ('four', 4)]
-    return {**{name: _slider(name) for name in ('dma', *_ENGINES)}, 'buffers': _menu('buffers a tile', buffers, 1),
+    return {**{name: _slider(name) for name in ('dma', *_ENGINES)},
+            'buffers': _menu('buffers a tile', buffers, 1),
             'chip': _menu('chip', chips, ''), 'endless': _menu('SBUF', [('as it is', False), ('endless', True)], False)}
 
 def what_if_words(now: 'Timeline', then: 'Timeline', change: 'Assumptions') -> str:

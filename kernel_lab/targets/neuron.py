@@ -51,7 +51,8 @@ def entry_of(source: str, entry: str | None = None) -> str:
     for some in (decorated, names):
         if len(some) == 1 or 'kernel' in some: return 'kernel' if 'kernel' in some else some[0]
     what = f'the source has {len(names)} functions, and none is called kernel' if names else 'the source has no kernel'
-    raise KernelError(what, kind='entry', hint=f'It defines: {", ".join(f.name for f in found) or "nothing"}.')
+    raise KernelError(what, kind='entry',
+                      hint=f'It defines: {", ".join(f.name for f in found) or "nothing"}.')
 
 # %% ../../nbs/4_targets/05_neuron.ipynb #382913aa
 def save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
@@ -185,7 +186,8 @@ neuron = Neuron()
 @patch
 def _run_job(self: Neuron, folder, kernel, chip, arrays, **job):
     "Run a job in `folder` in the vendor's process; returns its answer, a dict."
-    about = {'package': package_of(kernel.source), 'entry': entry_of(kernel.source, kernel.entry), 'mode': 'run',
+    about = {'package': package_of(kernel.source),
+             'entry': entry_of(kernel.source, kernel.entry), 'mode': 'run',
              'options': self.options} | job
     (folder / 'kernel.py').write_text(kernel.source, encoding='utf-8')
     (folder / 'job.json').write_text(json.dumps(about))
@@ -198,14 +200,16 @@ def _run_job(self: Neuron, folder, kernel, chip, arrays, **job):
     code = run_tool(command, folder, 'compiler.log', self.seconds, env=env)
     log = folder / 'compiler.log'
     if code is None:
-        raise KernelError('compiling and running the kernel took too long', kind='timeout', limit=f'{self.seconds:g} s',
+        raise KernelError('compiling and running the kernel took too long', kind='timeout',
+                          limit=f'{self.seconds:g} s',
                           value='more', hint=f'See {log}.')
     if not (folder / 'answer.json').exists():
         raise KernelError(f"the vendor's process ended (exit code {code}) without an answer: {last_line(log)}",
                           kind='crash', hint=f'See {log}.')
     answer = parse_output((folder / 'answer.json').read_text(errors='replace'), 'answer')
     if e := answer.get('error'):
-        raise KernelError(f'{e["type"]}: {e["message"]}', kind='trace', line=e['line'], hint=f'The whole log is {log}.')
+        raise KernelError(f'{e["type"]}: {e["message"]}', kind='trace', line=e['line'],
+                          hint=f'The whole log is {log}.')
     return answer
 
 @patch
@@ -221,7 +225,8 @@ def compile(self: Neuron, kernel: Kernel, task: Task, workload: Workload, chip: 
     if not found: raise ToolError('The compiler left no NEFF.', hint=f'See {folder}/compiler.log.')
     size = sum(a.nbytes for a in (*arrays, *load_arrays(folder / 'outputs.npz')))
     build = Build(folder, found[-1], package_of(kernel.source), entry_of(kernel.source, kernel.entry), size)
-    said = re.sub(r'[^\n -~\xa0-\U0010ffff]', ' ', (folder / 'compiler.log').read_text(errors='replace')[-4000:])
+    said = re.sub(r'[^\n -~\xa0-\U0010ffff]', ' ',
+                  (folder / 'compiler.log').read_text(errors='replace')[-4000:])
     log = f'compiled and run once in {answer["seconds"]:.1f} s through {build.package}\nkept in {folder}\n{said}'
     for line in log.splitlines() if say else (): say(line)
     return Compiled(self.name, kernel, chip, build, log)
@@ -249,7 +254,8 @@ def _tool(self: Neuron, folder, *words, out=None):
     if code is None:
         raise ToolError(f'The profiler took more than {self.seconds:g} s to {words[0]}.', hint=f'See {said}.')
     if code:
-        raise ToolError(f'The profiler could not {words[0]} (exit code {code}): {last_line(said)}', hint=f'See {said}.')
+        raise ToolError(f'The profiler could not {words[0]} (exit code {code}): {last_line(said)}',
+                        hint=f'See {said}.')
 
 @patch
 def _capture(self: Neuron, build):
@@ -264,7 +270,8 @@ def _capture(self: Neuron, build):
 @patch
 def _summary(self: Neuron, build, folder, ntff):
     "The summary of a capture, as a dict."
-    self._tool(folder, 'view', '-n', build.neff, '-s', ntff, '--output-format', 'summary-json', out='summary.json')
+    self._tool(folder, 'view', '-n', build.neff, '-s', ntff, '--output-format', 'summary-json',
+               out='summary.json')
     text = (folder / 'summary.json').read_text(errors='replace')
     refuse_simulation(parse_output(text, 'summary'))
     return summary_of(text)
@@ -273,11 +280,13 @@ def _summary(self: Neuron, build, folder, ntff):
 def _table(self: Neuron, compiled, folder, ntff, latency_us):
     "The `Timeline` of a capture; None, with the reason in profiler.log, if there is no instruction table."
     try:
-        self._tool(folder, 'view', '-n', compiled.artifact.neff, '-s', ntff, '--output-format', 'json', '--output-file',
+        self._tool(folder, 'view', '-n', compiled.artifact.neff, '-s', ntff, '--output-format',
+                   'json', '--output-file',
                    'instructions.json')
         text = (folder / 'instructions.json').read_text(errors='replace')
         refuse_simulation(parse_output(text, 'instruction table'))
-        return measured_timeline(text, compiled.chip, latency_us, compiled.artifact.entry, compiled.kernel.source)
+        return measured_timeline(text, compiled.chip, latency_us, compiled.artifact.entry,
+                                 compiled.kernel.source)
     except (ToolError, OSError) as e:
         with open(folder / 'profiler.log', 'a') as log: log.write(f'\nkernel-lab: no timeline: {e}\n')
 
@@ -291,7 +300,8 @@ def profile(self: Neuron, compiled: Compiled, inputs: dict[str, np.ndarray] | No
     profile = measured_profile(summary, compiled.chip, self._table(compiled, folder, ntff, us),
                                compiled.artifact.least_bytes)
     latency = Duration.of([c[0] for c in found], clock=PROFILER_CLOCK)
-    return replace(profile, low_us=latency.low_us, high_us=latency.high_us, count=latency.count, clock=latency.clock)
+    return replace(profile, low_us=latency.low_us, high_us=latency.high_us, count=latency.count,
+                   clock=latency.clock)
 
 @patch
 def _captured(self: Neuron, compiled, count):

@@ -93,7 +93,8 @@ def _dma_lane(row):
 def _interval(row):
     "(start, end) in ns, or None for a row without valid times."
     start = row.get('start_ts', row.get('timestamp'))
-    end = row.get('end_ts', None if start is None else start + (row.get('duration_ns') or row.get('duration') or 0))
+    end = row.get('end_ts',
+                  None if start is None else start + (row.get('duration_ns') or row.get('duration') or 0))
     return (start, end) if type(start) in (int, float) and type(end) in (int, float) and end >= start else None
 
 # %% ../../nbs/4_targets/02_neuron_profile.ipynb #ae00219e
@@ -121,7 +122,8 @@ def rows_of(text: str) -> tuple[list[tuple], Counter]:
     return sorted(rows, key=lambda r: r[4]), skipped
 
 # %% ../../nbs/4_targets/02_neuron_profile.ipynb #6800d954
-def measured_timeline(text: str, chip: str, latency_us: float, name: str = 'kernel', source: str = '') -> Timeline:
+def measured_timeline(text: str, chip: str, latency_us: float, name: str = 'kernel',
+                      source: str = '') -> Timeline:
     "The `Timeline` of an instruction table; its kind is 'simulated' if the data has `is_simulation`, else 'measured'."
     rows, _ = rows_of(text)
     row_number, turns, turn = {}, Counter(), []
@@ -135,7 +137,8 @@ def measured_timeline(text: str, chip: str, latency_us: float, name: str = 'kern
     lanes = np.array([LANES.index(r[0]) for r in rows], np.int8)
     instructions = np.array([row_number[r[:4]] for r in rows], np.int32)
     kind = measured_or_simulated(parse_output(text, 'instruction table'))
-    return Timeline(program, get_chip(chip), latency_us, when[:, 0], when[:, 1], lanes, instructions, np.array(turn),
+    return Timeline(program, get_chip(chip), latency_us, when[:, 0], when[:, 1], lanes,
+                    instructions, np.array(turn),
                     kind=kind)
 
 # %% ../../nbs/4_targets/02_neuron_profile.ipynb #a91ac2f5

@@ -74,7 +74,8 @@ class NkiSim:
     def available(self) -> str | None:
         "None: it needs nothing but this library."
 
-    def compile(self, kernel: Kernel, task: Task, workload: Workload, chip: str, tracer: Callable = trace_here,
+    def compile(self, kernel: Kernel, task: Task, workload: Workload, chip: str,
+                tracer: Callable = trace_here,
                 say: Callable[[str], object] | None = None) -> Compiled:
         """Trace and check a kernel; `KernelError` if it cannot be traced or exceeds a limit of the chip.
 
@@ -87,7 +88,8 @@ class NkiSim:
         for line in program_summary(program): tell(line)
         return Compiled(self.name, kernel, chip, refuse_broken_limits(program, chip, tell), '\n'.join(lines))
 
-    def run(self, compiled: Compiled, inputs: dict[str, np.ndarray] | Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    def run(self, compiled: Compiled,
+            inputs: dict[str, np.ndarray] | Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
         "The outputs for `inputs`, arrays by name or in order."
         from ..nki.executor.vectorized import execute
         return execute(compiled.artifact, *(inputs.values() if isinstance(inputs, dict) else inputs))

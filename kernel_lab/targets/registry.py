@@ -98,12 +98,14 @@ def kernel(x, y):
     nl.store(out, nisa.tensor_scalar(total, np.add, 1.0))
     return out
 '''
-CANARY_KERNELS = {'nki': Kernel(CANARY_NKI, name='canary'), 'neuronxcc.nki': Kernel(CANARY_NEURONXCC, name='canary')}
+CANARY_KERNELS = {'nki': Kernel(CANARY_NKI, name='canary'),
+                  'neuronxcc.nki': Kernel(CANARY_NEURONXCC, name='canary')}
 
 def _inputs(workload, rng):
     return {k: rng.integers(-8, 9, shape).astype(np.float32) for k, shape in workload.shapes.items()}
 
-CANARY_TASK = Task('canary', 1, 'check', 'x.T @ y + 1 of small whole numbers', lambda x, y: x.T @ y + 1, _inputs,
+CANARY_TASK = Task('canary', 1, 'check', 'x.T @ y + 1 of small whole numbers',
+                   lambda x, y: x.T @ y + 1, _inputs,
                    (Workload('only', {'x': (128, 64), 'y': (128, 256)}),))
 
 # %% ../../nbs/4_targets/07_registry.ipynb #9bc6302d

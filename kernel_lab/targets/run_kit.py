@@ -89,7 +89,8 @@ def total_time_us(text: str) -> float:
 
 def captured_us(tool: str, neff: Path, times: int) -> list[float]:
     "The latency of `times` captures of a compiled file, in µs each."
-    found, capture = [], ['capture', '-n', neff, '-s', 'profile.ntff', '--profile-nth-exec=2', '--ignore-exec-errors']
+    found, capture = [], ['capture', '-n', neff, '-s', 'profile.ntff', '--profile-nth-exec=2',
+                          '--ignore-exec-errors']
     for _ in range(times):
         folder = Path(tempfile.mkdtemp(prefix='capture-', dir=Path.cwd()))
         subprocess.run([tool, *capture], check=True, cwd=folder)
@@ -106,7 +107,8 @@ def run_case(case: dict, kit: Path, way: str, times: int) -> dict:
     arrays = [read_array(a, kit) for a in case['inputs']]
     outs, wall = WAYS[way](load_kernel(case, kit), arrays, times)
     want = [read_array(a, kit) for a in case['expected']]
-    worst = max((worst_ratio(g, w, a['atol'], a['rtol']) for g, w, a in zip(outs, want, case['expected'])), default=0.0)
+    worst = max((worst_ratio(g, w, a['atol'], a['rtol']) for g, w, a in zip(outs, want, case['expected'])),
+                default=0.0)
     if len(outs) != len(want): worst = float('inf')
     answer = {'status': 'ran' if worst <= 1 else 'wrong', 'worst': min(worst, 1e30), 'latencies_us': wall,
               'clock': WALL_CLOCK if wall else ''}
@@ -177,7 +179,8 @@ def main(argv: list[str] | None = None) -> int:
                                                  'send back.')
     parser.add_argument('kit', nargs='?', type=Path, default=SCRIPT.parent, help='the folder')
     parser.add_argument('--only', action='append', metavar='TEXT', help='cases with this in their name')
-    parser.add_argument('--through', choices=list(WAYS), default='nki', help="the compiler's package, or torch-neuronx")
+    parser.add_argument('--through', choices=list(WAYS), default='nki',
+                        help="the compiler's package, or torch-neuronx")
     parser.add_argument('--times', type=int, default=7, metavar='N', help='how often a latency is measured')
     parser.add_argument('--seconds', type=float, default=900, metavar='S', help='the most time for one case')
     parser.add_argument('--again', action='store_true', help='also cases that have an answer')
@@ -202,7 +205,8 @@ def main(argv: list[str] | None = None) -> int:
         kept = {a['case']: a for a in answers['answers']}
         if case['name'] in kept and not asked.again: continue
         answer = in_process(case, kit, kit / 'work', asked.through, asked.times, asked.seconds)
-        kept[case['name']] = answer | {'case': case['name'], 'task': case['task'], 'workload': case['workload'],
+        kept[case['name']] = answer | {'case': case['name'], 'task': case['task'],
+                                       'workload': case['workload'],
                                        'role': case['role'], 'source': (kit / case['kernel']).read_text(),
                                        'simulated_us': case['simulated_us']}
         answers['answers'] = list(kept.values())

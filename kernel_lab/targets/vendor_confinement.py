@@ -37,7 +37,8 @@ def confine_process(seconds: float, network: bool = False) -> list[str]:
 
     Returns a line for each restriction that is not possible. `seconds`: processor time for each core."""
     import resource as r
-    wanted = {r.RLIMIT_CORE: 0, r.RLIMIT_CPU: int(seconds) * (os.cpu_count() or 1) + 10, r.RLIMIT_FSIZE: MAX_FILE_BYTES}
+    wanted = {r.RLIMIT_CORE: 0, r.RLIMIT_CPU: int(seconds) * (os.cpu_count() or 1) + 10,
+              r.RLIMIT_FSIZE: MAX_FILE_BYTES}
     for which, most in wanted.items():
         hard = r.getrlimit(which)[1]
         most = most if hard == r.RLIM_INFINITY else min(most, hard)

@@ -99,7 +99,8 @@ class AgentLoop:
                  max_steps: int | None = None, run: Run | str | None = None,
                  on_event: Callable[[Event], object] | None = None, target: str = 'nki', **options: object):
         if task is None and run is None:
-            raise UsageError('A loop needs a task, or a run to resume.', hint="Try AgentLoop('softmax', agent).")
+            raise UsageError('A loop needs a task, or a run to resume.',
+                             hint="Try AgentLoop('softmax', agent).")
         store = store_of(store)
         require_parts(agent, store, run)
         require_options(options)
@@ -122,7 +123,8 @@ class AgentLoop:
         config = {**limit, **getattr(self.agent, 'config', {})}
         if self.target != 'nki': config['target'] = self.target
         name = getattr(self.agent, 'name', EDITED_BY_HAND)
-        return Run(id=new_id(), task=self.task.name, workload=self.workload.name, chip=self.chip, agent=name, steps=(),
+        return Run(id=new_id(), task=self.task.name, workload=self.workload.name,
+                   chip=self.chip, agent=name, steps=(),
                    state='running', created=now(), config=to_json_data(config))
 
     @property
@@ -182,7 +184,8 @@ class AgentLoop:
 def _session(loop, steps=()):
     "A session at the head of a loop's branch, whose agent has seen `steps`."
     budget = Budget(getattr(loop.agent, 'max_dollars', None), getattr(loop.agent, 'max_tokens', None))
-    loop._session = Session(loop.recording, loop.task, loop.workload, loop.head, loop.options, budget, loop.on_event,
+    loop._session = Session(loop.recording, loop.task, loop.workload, loop.head,
+                            loop.options, budget, loop.on_event,
                             loop.is_replay, list(steps))
     return loop._session
 
@@ -193,7 +196,8 @@ def _record(loop, proposal):
             if f.name not in ('kernel', 'move', 'why', 'expected')}
     base = base_step(loop.branch)
     try:
-        return s.evaluate(proposal.kernel, proposal.move, proposal.why, proposal.expected, f'{BY_LOOP}{len(s.steps)}',
+        return s.evaluate(proposal.kernel, proposal.move, proposal.why, proposal.expected,
+                          f'{BY_LOOP}{len(s.steps)}',
                           parent=base.evaluation.kernel.hash if base else '', **said)
     finally: loop.head = s.head
 
@@ -320,7 +324,8 @@ def __iter__(self: AgentLoop) -> Iterator[Step]:
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #6b8006c2
 @patch
-def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = '', plan: str = '') -> Step | None:
+def edit(self: AgentLoop, source: str | Kernel | None = None, *, message: str = '',
+         plan: str = '') -> Step | None:
     """Take part in a run: a kernel is evaluated as a step of its own (→ the `Step`), from which the agent goes on; a
     `message` or a `plan`, with it or without, is kept for the agent's next turn. `UsageError` for nothing, for a kernel
     that is no text, and for words to a simple agent."""
@@ -402,7 +407,8 @@ def leave(self: AgentLoop) -> 'AgentLoop':
 
 # %% ../../../nbs/6_agents/1_engine/02_loop.ipynb #1b2835fb
 @patch
-def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | None = None, speedup: float | None = None,
+def run_until(self: AgentLoop, *, steps: int | None = None, dollars: float | None = None,
+              speedup: float | None = None,
               seconds: float | None = None) -> Step | None:
     """Take steps until the agent is done, or as soon as one of these is reached: so many `steps` from now, `dollars`
     spent by the run, a `speedup` over the first kernel, `seconds` of wall time → the best step so far.

@@ -191,9 +191,11 @@ def require_parts(agent: object, store: object, run: object) -> None:
         raise UsageError(f'{agent!r} is no agent.', hint="Make one: agent_named('react'), or RewriteAgent().")
     require_store(store)
     if not (run is None or isinstance(run, str | Run)):
-        raise UsageError(f'run={run!r} is no run.', hint='Give a Run, or its id as text: kernel-lab runs lists them.')
+        raise UsageError(f'run={run!r} is no run.',
+                         hint='Give a Run, or its id as text: kernel-lab runs lists them.')
     if isinstance(run, str) and not store:
-        raise UsageError(f'Without a store there is no run {run!r}.', hint='Leave store=False out, or give the Run.')
+        raise UsageError(f'Without a store there is no run {run!r}.',
+                         hint='Leave store=False out, or give the Run.')
 
 def chip_of(target: str, chip: str = DEFAULT_CHIP) -> str:
     "The chip that is meant with a language of kernels: of a GPU's the default GPU, where no chip is named."
@@ -221,7 +223,8 @@ def require_amounts(**given: object) -> None:
     "`UsageError` for a limit that is no number of at least 0; None stands for no limit."
     for name, x in given.items():
         if x is not None and not (isinstance(x, Real) and not isinstance(x, bool) and x >= 0):
-            raise UsageError(f'{name}={x!r} is no amount.', hint='A number of at least 0, or None for no limit.')
+            raise UsageError(f'{name}={x!r} is no amount.',
+                             hint='A number of at least 0, or None for no limit.')
 
 # %% ../../../nbs/6_agents/1_engine/00_recording.ipynb #bb852c30
 RECORDING_FORMAT = 1
@@ -229,7 +232,8 @@ RECORDING_FORMAT = 1
 def to_file(recording: Recording, path: str | Path) -> None:
     "Write a recording as JSON, packed where the name ends with `.xz`."
     from ...core.files import replacing
-    parts = dict(format=RECORDING_FORMAT, run=recording.run.to_dict(), journal=[e.to_dict() for e in recording.entries])
+    parts = dict(format=RECORDING_FORMAT, run=recording.run.to_dict(),
+                 journal=[e.to_dict() for e in recording.entries])
     text = json.dumps(parts, ensure_ascii=False, separators=(',', ':'))
     if not str(path).endswith('.xz'):
         with replacing(path) as file: file.write(text)

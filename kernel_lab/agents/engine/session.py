@@ -188,13 +188,15 @@ def _send(session, model, request, key, asked):
     session.tell(Event('request', f'asking {model.name}', reserved.request))
     def paid(usage, name):
         cost = budget.settle(reserved, usage, name)
-        return dict(sent=sent, usage=usage, tokens_in=usage.prompt, tokens_out=usage.output, model=name, cost_usd=cost,
+        return dict(sent=sent, usage=usage, tokens_in=usage.prompt, tokens_out=usage.output,
+                    model=name, cost_usd=cost,
                     seconds=round(perf_counter() - since, 3))
     try: reply = model.send(reserved.request, lambda kind, text: session.tell(Event(kind, text)))
     except LabError as e:
         usage = getattr(e, 'usage', Usage())
         if fault_of_usage(usage) is None:
-            session.keep('failed', key, dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
+            session.keep('failed', key,
+                         dict(error=getattr(e, 'kind', ''), text=str(e), **paid(usage, model.name)))
         raise
     if fault := fault_of_reply(reply):
         raise UsageError(f'The model {model.name} gave an answer that cannot be read: {fault}.',
@@ -274,7 +276,8 @@ def _bill(session):
     with session._lock: asked, session._unpaid = session._unpaid, []
     costs = [cost for _, cost in asked]
     said = '\n\n'.join(filter(None, (f'{r.thought}\n{r.text}'.strip() for r, _ in asked)))
-    return dict(tokens_in=sum(r.usage.prompt for r, _ in asked), tokens_out=sum(r.usage.output for r, _ in asked),
+    return dict(tokens_in=sum(r.usage.prompt for r, _ in asked),
+                tokens_out=sum(r.usage.output for r, _ in asked),
                 cost_usd=None if None in costs else sum(costs), thought=said)
 
 def _new_step(session, kernel, key, said):

@@ -152,7 +152,8 @@ def refusal_of(fault: Exception) -> 'JSONRPCError':
     about = fault.errors()[0] if hasattr(fault, 'errors') else dict(msg=str(fault), input='', type='json_invalid')
     code = t.PARSE_ERROR if about['type'] == 'json_invalid' else t.INVALID_REQUEST
     text = f'This line is no message of JSON-RPC 2.0: {about["msg"][:MAX_SAID]}.'
-    return t.JSONRPCError(jsonrpc='2.0', id=_id_of(about['input']), error=t.ErrorData(code=code, message=text))
+    return t.JSONRPCError(jsonrpc='2.0', id=_id_of(about['input']),
+                          error=t.ErrorData(code=code, message=text))
 
 async def _readable_lines(read, write, to_server):
     "Hand on what can be read, and answer what cannot: the library itself drops it without a word."

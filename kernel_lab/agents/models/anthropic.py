@@ -36,7 +36,8 @@ def _message(message, thinks=True):
 def message_body(name: str, request: Request) -> dict:
     "The body of a request to the model `name`, as keyword arguments of `messages.stream`."
     sent = outgoing(request)
-    body = dict(model=name, max_tokens=sent.max_tokens, messages=[m for m in map(_message, sent.messages) if m])
+    body = dict(model=name, max_tokens=sent.max_tokens,
+                messages=[m for m in map(_message, sent.messages) if m])
     if sent.system: body['system'] = [{'type': 'text', 'text': sent.system, 'cache_control': _MARK}]
     if sent.tools: body['tools'] = list(sent.tools)
     if sent.temperature is not None: body['temperature'] = sent.temperature

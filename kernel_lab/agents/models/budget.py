@@ -18,7 +18,8 @@ from ...core.format import MOST_TOKENS, dollars_text
 SPARE_TOKENS = 1_000        # what a server adds to a prompt
 LEAST_REPLY = 1_000         # tokens; a reply that must be shorter is of no use to an agent
 
-def most_prompt_tokens(request: Request, known_prompt_tokens: int | None = None, known_chars: int | None = None) -> int:
+def most_prompt_tokens(request: Request, known_prompt_tokens: int | None = None,
+                       known_chars: int | None = None) -> int:
     """No fewer than the tokens of a request's prompt. `known_prompt_tokens`: those of an earlier request, of whose
     `size` (`known_chars`) this one is a continuation."""
     if known_prompt_tokens is None or known_chars is None: return request.size + SPARE_TOKENS
@@ -53,9 +54,11 @@ def _limit(value, name, scale=1, most=math.inf):
     "A limit as a whole number, rounded down; None for none."
     if value is None: return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise UsageError(f'{name}={value!r} is no amount.', hint='A number of at least 0, or None for no limit.')
+        raise UsageError(f'{name}={value!r} is no amount.',
+                         hint='A number of at least 0, or None for no limit.')
     if value > most:
-        raise UsageError(f'{name}={value!r:.40} is more than a budget may be: {most:,}.', hint='None is no limit.')
+        raise UsageError(f'{name}={value!r:.40} is more than a budget may be: {most:,}.',
+                         hint='None is no limit.')
     return math.floor(Fraction(str(value))*scale)
 
 class Budget:
@@ -63,7 +66,8 @@ class Budget:
     `aside`: the part of `spent` that is put aside for requests whose end nobody saw.
 
     May be used by several threads. `spent` is None for good as soon as something of unknown price was paid."""
-    def __init__(self, max_dollars: float | None = None, max_tokens: int | None = None, spent: float | None = 0.0,
+    def __init__(self, max_dollars: float | None = None, max_tokens: int | None = None,
+                 spent: float | None = 0.0,
                  tokens: int = 0, aside: float = 0.0):
         self.max_dollars, self.max_tokens, self._aside = max_dollars, max_tokens, aside
         self._most = _limit(max_dollars, 'max_dollars', PICO, MOST_DOLLARS)

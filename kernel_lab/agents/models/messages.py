@@ -147,5 +147,6 @@ class ChatError(LabError):
         if kind not in CHAT_ERRORS:
             raise SimulatorError(f'{kind!r} is no kind of ChatError; there are {", ".join(CHAT_ERRORS)}')
         said = printable(without_secrets(detail))[:400]
-        super().__init__(CHAT_ERRORS[kind].format(key=key, address=address), hint=f'It says: {said}' if said else None)
+        super().__init__(CHAT_ERRORS[kind].format(key=key, address=address),
+                         hint=f'It says: {said}' if said else None)
         self.kind, self.usage = kind, usage

@@ -54,7 +54,8 @@ def chat_body(name: str, request: Request, limit: str = 'max_tokens') -> dict:
     return body
 
 # %% ../../../nbs/6_agents/0_models/05_openai.ipynb #03076cdf
-_STOPS = {'length': 'max_tokens', 'content_filter': 'refusal', 'tool_calls': 'tool_use', 'function_call': 'tool_use'}
+_STOPS = {'length': 'max_tokens', 'content_filter': 'refusal', 'tool_calls': 'tool_use',
+          'function_call': 'tool_use'}
 
 def _count(record, name):
     "A count of a record that may lack it; 0 for what is no count."
@@ -64,7 +65,8 @@ def _used(u):
     "The server's usage record as ours."
     details = getattr(u, 'prompt_tokens_details', None)
     read, written = _count(details, 'cached_tokens'), _count(details, 'cache_write_tokens')
-    return Usage(max(_count(u, 'prompt_tokens') - read - written, 0), _count(u, 'completion_tokens'), read, written)
+    return Usage(max(_count(u, 'prompt_tokens') - read - written, 0), _count(u, 'completion_tokens'),
+                 read, written)
 
 def _said(delta):
     "(kind, text) of what a chunk says."
@@ -182,7 +184,8 @@ class OpenAIModel:
         import openai
         own = self.host == host_of(OPENAI_URL)
         if own and not os.environ.get(KEY_VARIABLE): raise ChatError('no key', **_WHERE)
-        body = chat_body(self.model, request, self.limit or ('max_completion_tokens' if own else 'max_tokens'))
+        body = chat_body(self.model, request,
+                         self.limit or ('max_completion_tokens' if own else 'max_tokens'))
         return exchange(lambda line: self._attempt(body, line), openai, request, self.patience, on_event, **_WHERE)
 
     def _attempt(self, body, line):

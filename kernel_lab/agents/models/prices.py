@@ -73,7 +73,8 @@ def _row(path, name, row):
         raise _no_table(path, f'the row {name!r} needs input and output, and may have {", ".join(RATES[2:])}')
     for key, x in row.items():
         if type(x) not in (int, float) or not (x == 0 or LEAST_PRICE <= x <= MOST_PRICE):
-            raise _no_table(path, f'{key} of {name!r} is {x!r:.40}, and a price is 0 or from {LEAST_PRICE:f} to '
+            raise _no_table(path,
+                            f'{key} of {name!r} is {x!r:.40}, and a price is 0 or from {LEAST_PRICE:f} to '
                                   f'{MOST_PRICE:,}')
     return Price(**{key: row.get(key, row['input']) for key in RATES})
 

@@ -159,7 +159,8 @@ class Failure:
     paid: bool = False
     wait: float | None = None
 
-_BY_STATUS = {400: 'bad request', 401: 'bad key', 403: 'bad key', 404: 'no model', 408: 'dropped', 413: 'bad request',
+_BY_STATUS = {400: 'bad request', 401: 'bad key', 403: 'bad key', 404: 'no model',
+              408: 'dropped', 413: 'bad request',
               422: 'bad request', 429: 'rate limited', 503: 'overloaded', 529: 'overloaded'}
 _AGAIN = (408, 409, 429)      # and all from 500
 _BY_EVENT = {'overloaded_error': 'overloaded', 'rate_limit_error': 'rate limited'}      # in a stream that was opened
@@ -178,7 +179,8 @@ def _told_in_stream(error, said):
     "The failure of an event that says an error, in a stream that was opened."
     told = error.body.get('error') if isinstance(error.body, dict) else None
     kind = _BY_EVENT.get(str(told.get('type'))) if isinstance(told, dict) else None
-    return Failure(kind or 'dropped', said, paid=True, wait=asked_wait(error.response.headers) if kind else None)
+    return Failure(kind or 'dropped', said, paid=True,
+                   wait=asked_wait(error.response.headers) if kind else None)
 
 def _refusal(error, said):
     "The failure of a status other than 200."

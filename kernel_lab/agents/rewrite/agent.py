@@ -35,7 +35,8 @@ def move_table() -> list[tuple[str, str]]:
     return [(m.__name__.replace('_', ' '), m.__doc__) for m in MOVES]
 
 # %% ../../../nbs/6_agents/2_rewrite/05_agent.ipynb #521006b9
-def rewrites_of(source: str, facts: ProfileFacts, entry: str | None = None, moves: tuple = MOVES) -> list[Rewrite]:
+def rewrites_of(source: str, facts: ProfileFacts, entry: str | None = None,
+                moves: tuple = MOVES) -> list[Rewrite]:
     "All `Rewrite`s of a kernel's source by expected gain, the largest first; each text once."
     try: view = MoveContext.of(KernelTree.parse(source, entry), facts)
     except UsageError: return []
@@ -83,7 +84,8 @@ ANEW = ("Neighbouring operations share a pass, so that their results stay in SBU
 
 def _rewrites_anew(source, us, was_us, rewrites):
     "A kernel of `us` that was written anew, and the rewrites of it, as rewrites of one of `was_us`."
-    anew = Rewrite(source, 'fuse anew', ANEW, f'Latency should fall by {was_us - us:.1f} µs, from {was_us:.1f} µs: '
+    anew = Rewrite(source, 'fuse anew', ANEW,
+                   f'Latency should fall by {was_us - us:.1f} µs, from {was_us:.1f} µs: '
                    'the program has been timed.', was_us - us)
     return [anew, *(replace(r, gain_us=r.gain_us + anew.gain_us) for r in rewrites)]
 
@@ -101,10 +103,12 @@ class RewriteAgent:
     name = 'rewrite'
     targets = ('nki',)
 
-    def __init__(self, moves: tuple = MOVES, worth: float = 0.002, families: tuple[str, ...] = tuple(FAMILIES),
+    def __init__(self, moves: tuple = MOVES, worth: float = 0.002,
+                 families: tuple[str, ...] = tuple(FAMILIES),
                  seconds: float = 30.0, seed: int = 0):
         if not isinstance(moves, Collection) or not all(map(callable, moves)):
-            raise UsageError(f'moves={moves!r}: rewrite takes a list of functions.', hint='MOVES are those it has.')
+            raise UsageError(f'moves={moves!r}: rewrite takes a list of functions.',
+                             hint='MOVES are those it has.')
         if isinstance(families, str) or not isinstance(families, Collection):
             raise UsageError(f'families={families!r}: rewrite takes a list of names.',
                              hint=f'There are: {", ".join(KNOWN_FAMILIES)}.')
@@ -119,7 +123,8 @@ class RewriteAgent:
     @property
     def config(self) -> dict:
         "The settings that are stored with a run."
-        return {'moves': [m.__name__ for m in self.moves], 'worth': self.worth, 'families': list(self.families),
+        return {'moves': [m.__name__ for m in self.moves], 'worth': self.worth,
+                'families': list(self.families),
                 'seconds': self.seconds, 'seed': self.seed}
 
     def ranked(self, run: Run, task: Task, workload: Workload) -> tuple[Kernel | None, list[Rewrite]]:
@@ -151,7 +156,8 @@ class RewriteAgent:
         the search that led to it, or of a new one. A kernel from a store has no program, and is traced again."""
         source = evaluation.kernel.source
         if source not in self._planned:
-            program = program_behind(evaluation) or _traced(evaluation.kernel, evaluation.chip, task, workload)
+            program = program_behind(evaluation) or _traced(evaluation.kernel, evaluation.chip,
+                                                            task, workload)
             found = self._searched(program, evaluation, task, workload) if program else []
             for n, r in enumerate(found): self._planned[r.source] = [_after(r, o) for o in found[n + 1:]]
             self._planned[source] = found

@@ -149,7 +149,8 @@ def search_best(task: Task, workload: Workload, chip: str, method: str = 'beam',
         except KernelError: continue
         if (us := _judged(kernel, task, workload, chip, first_us)) is None: continue
         recipe = dict(start=path.start.name, **asked, moves=recipe_rows(path.start.program, path.moves))
-        return BestKernel(task.name, workload.name, chip, us, first_us, CLOCK, SEARCHER, starts[0].kernel.hash, recipe,
+        return BestKernel(task.name, workload.name, chip, us, first_us, CLOCK, SEARCHER,
+                          starts[0].kernel.hash, recipe,
                           kernel.source)
     raise KernelError(f'no kernel of {task.name} is right', kind='unsupported')
 
@@ -159,7 +160,8 @@ def given_best(source: str, maker: str, task: Task, workload: Workload, chip: st
     first = start_named(FIRST, task, workload, chip)
     if (us := _judged(Kernel(source), task, workload, chip, first.us)) is None:
         raise KernelError(f'the kernel of {maker} for {task.name} is not right', kind='invalid')
-    return BestKernel(task.name, workload.name, chip, us, first.us, CLOCK, maker, first.kernel.hash, dict(start=GIVEN),
+    return BestKernel(task.name, workload.name, chip, us, first.us, CLOCK, maker,
+                      first.kernel.hash, dict(start=GIVEN),
                       source)
 
 # %% ../../../nbs/6_agents/2_rewrite/07_best_search.ipynb #872206fa
@@ -224,7 +226,8 @@ def search_many(names: Iterable[str], path: str | Path, chip: str, workload: str
         if isinstance(found, BestKernel): add_best(found, path)
         yield f'{names[at]}: {found}' if isinstance(found, SimulatorError) else found
 
-def work_out_many(kept: list[BestKernel], path: str | Path, jobs: int = 2) -> Iterator[tuple[BestKernel, bool] | str]:
+def work_out_many(kept: list[BestKernel], path: str | Path,
+                  jobs: int = 2) -> Iterator[tuple[BestKernel, bool] | str]:
     "Work kernels out again; yield (kernel, whether by its recipe) after it was added to the file, or why it is left."
     for at, found in each_in_workers(_again_row, [(b,) for b in kept], jobs):
         if isinstance(found, tuple): add_best(found[0], path)

@@ -28,7 +28,8 @@ class ProfileFacts:
     def of(cls, profile: 'Profile', shapes: Iterable[tuple[int, ...]] = ()) -> 'ProfileFacts':
         "The facts of a `Profile`; `shapes`: those of the kernel's inputs, in order."
         busy = {engine: share * profile.latency_us for engine, share in profile.engines.items()}
-        return cls(profile.chip, profile.latency_us, busy, {int(n): dict(v) for n, v in profile.lines.items()},
+        return cls(profile.chip, profile.latency_us, busy,
+                   {int(n): dict(v) for n, v in profile.lines.items()},
                    tuple(map(tuple, shapes)))
 
     @property
@@ -90,7 +91,8 @@ def reason_text(facts: ProfileFacts, engine: str, stmts: list[Stmt], reason: str
     busy = 100 * facts.busy.get(engine, 0.0) / facts.latency_us
     return f'{engine} is busy {busy:.0f} % of the time{share}: {reason}.'
 
-def rewrite_with_gain(view: MoveContext, code: KernelTree, name: str, why: str, saves: dict[str, float]) -> Rewrite:
+def rewrite_with_gain(view: MoveContext, code: KernelTree, name: str, why: str,
+                      saves: dict[str, float]) -> Rewrite:
     "A `Rewrite` for the rewritten `code`, which is expected to save `saves` µs of work by engine."
     gain = view.facts.gain(saves)
     changes = [_change(e, us, view.facts.busy.get(e, 0.0)) for e, us in saves.items() if abs(us) >= 0.5]

@@ -67,9 +67,11 @@ def fuse_reduce(view: MoveContext) -> Iterator[Rewrite]:
         _raise_alloc(code, r.args['dst'], a)
         keep = {k: a.args.get(k) for k in ('bias', 'scale')}
         total = {'reduce_op': r.args['op'], 'reduce_res': r.args['dst']}
-        set_call(code, a, 'activation_reduce', dst=a.args['dst'], op=a.args['op'], data=a.args['data'], **keep, **total)
+        set_call(code, a, 'activation_reduce', dst=a.args['dst'], op=a.args['op'], data=a.args['data'],
+                 **keep, **total)
         drop(code, r)
-        why = reason_text(view.facts, 'Vector', [red], 'it sums what the Scalar engine has just computed, which could '
+        why = reason_text(view.facts, 'Vector', [red],
+                          'it sums what the Scalar engine has just computed, which could '
                                                        'sum on the way')
         yield rewrite_with_gain(view, code, 'fuse activation and sum', why, view.facts.on(red))
 
@@ -84,14 +86,16 @@ def _raise_alloc(code, tile, before):
 # %% ../../../nbs/6_agents/2_rewrite/02_instruction_moves.ipynb #362ec692
 def fuse_scale(view: MoveContext) -> Iterator[Rewrite]:
     "tensor_scalar, then activation of its result → activation with scale or bias."
-    for block, ts, act in pairs(view.code, ('tensor_scalar',), ('activation', 'activation_reduce'), ('data',)):
+    for block, ts, act in pairs(view.code, ('tensor_scalar',),
+                                ('activation', 'activation_reduce'), ('data',)):
         if 'op1' in ts.args or set(act.args) & {'scale', 'bias'} or 'reverse0' in ts.args or not whole(ts, 'dst'):
             continue
         if not only_in(view.code, whole(ts, 'dst'), ts, act) and whole(act, 'dst') != whole(ts, 'dst'): continue
         code, t, a = edit(view, ts, act)
         extra = _scale_or_bias(code, t, text_of(ts.args['op0']).rpartition('.')[2])
         if extra is None: continue
-        set_call(code, a, a.name, **{k: v for k, v in a.args.items() if k != 'data'}, data=t.args['data'], **extra)
+        set_call(code, a, a.name, **{k: v for k, v in a.args.items() if k != 'data'},
+                 data=t.args['data'], **extra)
         drop(code, t)
         drop_unused(code, whole(ts, 'dst'))
         what = 'scale' if 'scale' in extra else 'bias'
@@ -160,7 +164,8 @@ def drop_copy(view: MoveContext) -> Iterator[Rewrite]:
         for s in rest: rename(s, dst, src)
         drop(code, c)
         drop_unused(code, dst)
-        why = reason_text(view.facts, max(view.facts.on(copy), key=view.facts.on(copy).get, default='Vector'), [copy],
+        why = reason_text(view.facts,
+                          max(view.facts.on(copy), key=view.facts.on(copy).get, default='Vector'), [copy],
                       f'it copies {src} out of PSUM for readers that can read PSUM themselves')
         yield rewrite_with_gain(view, code, f'read {src} in PSUM directly', why, view.facts.on(copy))
 

@@ -176,7 +176,8 @@ class KernelTree:
 
     def clone(self) -> 'KernelTree':
         "A copy whose statements may be moved and changed."
-        def copy(s): return Stmt(s.node, s.line, s.kind, s.name, dict(s.args), [copy(b) for b in s.body], s.uid)
+        def copy(s): return Stmt(s.node, s.line, s.kind, s.name, dict(s.args),
+                                 [copy(b) for b in s.body], s.uid)
         return replace(self, body=[copy(s) for s in self.body])
 
     @property

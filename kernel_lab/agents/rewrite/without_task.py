@@ -96,9 +96,11 @@ def _largest(x): return float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(i
 def furthest_apart(one: np.ndarray, other: np.ndarray) -> float:
     "The largest finite difference of two arrays."
     with np.errstate(all='ignore'):
-        return max((_largest(x.astype(np.float64) - y.astype(np.float64)) for x, y in _blocks(one, other)), default=0.0)
+        return max((_largest(x.astype(np.float64) - y.astype(np.float64)) for x, y in _blocks(one, other)),
+                   default=0.0)
 
-def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0, least: float = 0.0) -> str:
+def how_different(one: np.ndarray, other: np.ndarray, sums: int = 0, unit: float = 0.0,
+                  least: float = 0.0) -> str:
     """How two outputs differ, as text; '' where they do not. `sums`: how many moves between them round otherwise; with
     none every bit counts. `unit`: see `narrowest_unit`. `least`: a difference that sums may make in any case."""
     a, b = (np.asarray(x) for x in (one, other))
@@ -218,7 +220,8 @@ def story(first_us: float, moves: Sequence[MoveTaken], chip: str, lifted_us: flo
 def written_again(program: Program, notes: str, limits: Limits = Limits()) -> str:
     "The source of a program in the current dialect, traced again in the sandbox. `KernelError` where there is none."
     source = write_lines(program, {'': notes})
-    again = trace_in_child(Kernel(source), [ArraySpec(t.shape, t.dtype) for t in program.inputs], program.chip, limits)
+    again = trace_in_child(Kernel(source), [ArraySpec(t.shape, t.dtype) for t in program.inputs],
+                           program.chip, limits)
     if isinstance(again, KernelError): raise again
     if (found := first_difference(program, again)) is None: return source
     raise KernelError('tracing what was written gives another program', kind='unsupported',

@@ -50,5 +50,6 @@ def ablation_rows(agent: str, names: Sequence[str] = (), settings: dict | None =
         label = ', '.join(f'no {n}' for n, x in zip(names, off) if x) or 'whole'
         on = [known[n][0] for n, x in zip(names, off) if not x]
         left = [known[n][1] for n, x in zip(names, off) if x]
-        return SuiteRow(label, agent, {k: v for some in (*on, settings or {}, *left) for k, v in some.items()})
+        return SuiteRow(label, agent,
+                        {k: v for some in (*on, settings or {}, *left) for k, v in some.items()})
     return tuple(map(row, sorted(combinations, key=sum)))

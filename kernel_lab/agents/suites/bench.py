@@ -210,7 +210,8 @@ def run_suite(plan: SuitePlan, store: Store, jobs: int = 1, model: Model | None 
     else: yield from _one_by_one(plan, rest, store, purse, model, tell)
 
 # %% ../../../nbs/6_agents/6_suites/04_bench.ipynb #0befca73
-def figures_of(plan: SuitePlan, outcomes: Sequence[TaskOutcome], seed: int = 0) -> list[tuple[Metric, list[Estimate]]]:
+def figures_of(plan: SuitePlan, outcomes: Sequence[TaskOutcome],
+               seed: int = 0) -> list[tuple[Metric, list[Estimate]]]:
     "Each metric with its estimate for each row of a plan. `seed`: of the bootstrap."
     rows = [[o for o in outcomes if o.row == row.label] for row in plan.rows]
     return [(m, [estimate(m, some, seed) for some in rows]) for m in metrics_for(outcomes)]

@@ -62,7 +62,8 @@ def estimate(metric: Metric, outcomes: Iterable[TaskOutcome], seed: int = 0, dra
 def fast_p(p: float = 1.0) -> Metric:
     "Share of all tasks: correct, and more than `p` times as fast as the first kernel."
     name = 'fast rate' if p == 1 else f'fast {p:g}'
-    return Metric(name, f'share of all tasks that are correct and more than {p:g}× as fast as the first kernel',
+    return Metric(name,
+                  f'share of all tasks that are correct and more than {p:g}× as fast as the first kernel',
                   lambda runs: (mean(_is_faster(o, p) for o in runs), 1), '{:.0%}')
 
 def _is_faster(o, p):
@@ -79,14 +80,17 @@ def _over_correct(f):
         return (mean(found), 1) if found else (0.0, 0)
     return part
 
-MEAN_OF_CORRECT = Metric('× of correct', 'geometric mean of the speed-ups over the first kernel, correct ones only',
+MEAN_OF_CORRECT = Metric('× of correct',
+                         'geometric mean of the speed-ups over the first kernel, correct ones only',
                          _over_correct(lambda o: log(o.gain)), '{:.2f}×', exp)
-MEAN_OF_ALL = Metric('× of all', 'geometric mean of the speed-ups over the first kernel; without a correct kernel, 1×',
+MEAN_OF_ALL = Metric('× of all',
+                     'geometric mean of the speed-ups over the first kernel; without a correct kernel, 1×',
                      lambda runs: (mean(log(o.gain) for o in runs), 1), '{:.2f}×', exp)
 
 def _is_faster_than_eager(o): return nan if o.is_timeless else float(o.is_correct and (o.over_eager or 0) > 1)
 
-FAST_OVER_EAGER = Metric('fast vs eager', 'share of all tasks that are correct and faster than eager execution (both '
+FAST_OVER_EAGER = Metric('fast vs eager',
+                         'share of all tasks that are correct and faster than eager execution (both '
                          'simulated)', lambda runs: (mean(map(_is_faster_than_eager, runs)), 1),
                          '{:.0%}')
 
@@ -96,7 +100,8 @@ def _eager_part(runs):
     found = [log(o.over_eager) for o in runs if o.is_correct and o.over_eager]
     return (mean(found), 1) if found else (0.0, 0)
 
-MEAN_OVER_EAGER = Metric('× of eager', 'geometric mean of the speed-ups over eager execution, correct ones only',
+MEAN_OVER_EAGER = Metric('× of eager',
+                         'geometric mean of the speed-ups over eager execution, correct ones only',
                          _eager_part, '{:.2f}×', exp)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #347de8c8
@@ -108,7 +113,8 @@ def busy_engines(outcome: TaskOutcome) -> list[str]:
 
 PEAK = Metric('% of peak', 'mean share of the peak of correct kernels, in per cent',
               _over_correct(lambda o: nan if o.is_timeless else o.peak_pct or 0.0), '{:.1f} %')
-MULTI_ENGINE = Metric('multi-engine', 'share of correct kernels that keep two compute engines or more each active '
+MULTI_ENGINE = Metric('multi-engine',
+                      'share of correct kernels that keep two compute engines or more each active '
                       f'for {BUSY:.0%} of the latency',
                       _over_correct(lambda o: nan if o.is_timeless else len(busy_engines(o)) >= 2), '{:.0%}')
 SCORE = Metric('pattern score', 'mean NKI pattern score of correct kernels, 0 to 100 (defined by this lab)',
@@ -142,12 +148,14 @@ def best_of(values: Sequence[float], n: int) -> float:
 
 def passes(k: int) -> Metric:
     "pass@k over tasks."
-    return Metric(f'pass@{k}', f'probability that one of {k} runs on a task is correct, estimated without bias',
+    return Metric(f'pass@{k}',
+                  f'probability that one of {k} runs on a task is correct, estimated without bias',
                   lambda runs: (pass_at_k(len(runs), sum(o.is_correct for o in runs), k), 1), '{:.0%}')
 
 def best_of_n(n: int) -> Metric:
     "The geometric mean over tasks of the speed-up of the fastest of `n` runs."
-    return Metric(f'best of {n}', f'geometric mean of the fastest of {n} runs on a task, a failed one counting 1×',
+    return Metric(f'best of {n}',
+                  f'geometric mean of the fastest of {n} runs on a task, a failed one counting 1×',
                   lambda runs: (best_of([log(o.gain) for o in runs], n), 1), '{:.2f}×', exp)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #5af3b6d7
@@ -155,7 +163,8 @@ def _paid(o): return nan if o.dollars is None else o.dollars
 def _told(o): return nan if o.tokens is None else o.tokens
 
 COST = Metric('$ a task', 'mean dollars a task', lambda runs: (mean(map(_paid, runs)), 1), dollars_text)
-TOKENS = Metric('tokens a task', 'mean tokens a task, in and out', lambda runs: (mean(map(_told, runs)), 1), '{:,.0f}')
+TOKENS = Metric('tokens a task', 'mean tokens a task, in and out',
+                lambda runs: (mean(map(_told, runs)), 1), '{:,.0f}')
 
 def paid_to_reach(outcome: TaskOutcome, p: float) -> tuple[float, bool]:
     """(dollars paid until a kernel was `p` times as fast as the first one, or all of them; whether one was). nan:
@@ -167,7 +176,8 @@ def paid_to_reach(outcome: TaskOutcome, p: float) -> tuple[float, bool]:
 def cost_to_reach(p: float) -> Metric:
     "Dollars for each run that made a kernel `p` times as fast as the first one."
     def part(runs): return tuple(map(sum, zip(*(paid_to_reach(o, p) for o in runs))))
-    return Metric(f'$ to {p:g}×', f'dollars of all runs until they reached {p:g}× or ended, for each that reached it',
+    return Metric(f'$ to {p:g}×',
+                  f'dollars of all runs until they reached {p:g}× or ended, for each that reached it',
                   part, dollars_text)
 
 # %% ../../../nbs/6_agents/6_suites/01_metrics.ipynb #ad56456c

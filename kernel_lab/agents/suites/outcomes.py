@@ -130,7 +130,8 @@ def outcome_of(run: Run, entries: Sequence[Entry] = (), row: str = '', sample: i
     ending, own = _ending(run, spent, note), own_steps(run)
     tokens = None if spent.uncounted else spent.tokens_in + spent.tokens_out
     money = dict(tokens=tokens, dollars=spent.dollars, open_dollars=spent.open_dollars)
-    counts = dict(kernels=len(own), right=sum(s.evaluation.status == Status.CORRECT for s in own), course=_course(run),
+    counts = dict(kernels=len(own),
+                  right=sum(s.evaluation.status == Status.CORRECT for s in own), course=_course(run),
                   marked=sum(s.evaluation.status in WITHOUT_A_CORRECT_ONE[Ending.CHEAT] for s in own))
     if best is None: timed = {}
     elif best.evaluation.profile is None: timed = {'is_timeless': True}
@@ -138,4 +139,5 @@ def outcome_of(run: Run, entries: Sequence[Entry] = (), row: str = '', sample: i
         e, p = best.evaluation, best.evaluation.profile
         timed = dict(speedup=run.first_us / e.latency_us if run.first_us else None, over_eager=e.over_eager,
                      latency_us=e.latency_us, peak_pct=p.peak_pct, bound=p.bound, engines=dict(p.engines), score=score)
-    return TaskOutcome(row, run.task, sample, ending, _why(run, ending, note), run.id, **timed, **money, **counts)
+    return TaskOutcome(row, run.task, sample, ending, _why(run, ending, note), run.id, **timed,
+                       **money, **counts)

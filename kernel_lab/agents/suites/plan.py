@@ -102,7 +102,8 @@ def new_run(plan: SuitePlan, planned: PlannedRun, config: dict | None = None) ->
     if is_first: about['plan'] = plan.to_dict()
     if plan.target != 'nki': about['target'] = plan.target
     workload = get_task(planned.task).workload(plan.workload).name
-    return Run(planned.id, planned.task, workload, plan.chip, planned.row.agent, state='interrupted', created=now(),
+    return Run(planned.id, planned.task, workload, plan.chip, planned.row.agent,
+               state='interrupted', created=now(),
                config=to_json_data({**(config or {}), **about}))
 
 def is_kept(store: Store, id: str) -> bool:

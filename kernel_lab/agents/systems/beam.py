@@ -38,7 +38,8 @@ def planner_figures(step: Step) -> list[tuple[str, str]]:
              'instructions': f'{p.instructions}', 'busiest': p.bound}
     moved = p.hbm_read_bytes + p.hbm_write_bytes
     found['arithmetic intensity'] = f'{p.flops / moved if moved else 0:.2f} flops a byte'
-    return [*found.items(), *((f'{name} active', f'{100 * share:.1f} %') for name, share in p.engines.items())]
+    return [*found.items(),
+            *((f'{name} active', f'{100 * share:.1f} %') for name, share in p.engines.items())]
 
 # %% ../../../nbs/6_agents/5_systems/05_beam.ipynb #587baaa2
 @dataclass(frozen=True)
@@ -211,7 +212,8 @@ class BeamSearch:
         "The summariser's words on a sample; '' where it finds nothing in it."
         parent, child = sample.parent.evaluation.kernel.source, sample.step.evaluation.kernel.source
         slow, fast = (parent, child) if sample.speedup > 1 else (child, parent)
-        asked = render_prompt('summarise.md.j2', slow=slow, fast=fast, times=max(sample.speedup, 1 / sample.speedup))
+        asked = render_prompt('summarise.md.j2', slow=slow, fast=fast,
+                              times=max(sample.speedup, 1 / sample.speedup))
         text = self._ask(self.agent.model, self._system('summariser.md.j2'), asked, key)
         return '' if 'no optimisation' in text.lower()[:40] else clip(text, 2_000)
 
@@ -233,10 +235,12 @@ class BeamSearch:
         s, figures, w, reference = self.session, planner_figures(parent), self.session.workload, self.reference
         self.draw.shuffle(figures)
         if self.target != 'nki':
-            return render_prompt('gpu_plan_for.md.j2', task=s.task, workload=w, inputs=inputs_text(w), chip=s.run.chip,
+            return render_prompt('gpu_plan_for.md.j2', task=s.task, workload=w,
+                                 inputs=inputs_text(w), chip=s.run.chip,
                                  figures=figures, reference=reference, source=parent.evaluation.kernel.source.rstrip(),
                                  target=gpu_target_text(s.task, w, s.run.chip))
-        return render_prompt('plan_for.md.j2', task=s.task, workload=w, inputs=inputs_text(w), chip=s.run.chip,
+        return render_prompt('plan_for.md.j2', task=s.task, workload=w,
+                             inputs=inputs_text(w), chip=s.run.chip,
                              figures=figures, reference=reference,
                              us=parent.evaluation.latency_us,
                              source=parent.evaluation.kernel.source.rstrip())

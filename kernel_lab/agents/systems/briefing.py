@@ -63,11 +63,13 @@ def kernel(x, w):
 
 # %% ../../../nbs/6_agents/5_systems/02_briefing.ipynb #23894978
 @lru_cache(maxsize=16)
-def gpu_system_prompt(target: str, chip: str, published: bool = True, tools: tuple[str, ...] | None = None) -> str:
+def gpu_system_prompt(target: str, chip: str, published: bool = True,
+                      tools: tuple[str, ...] | None = None) -> str:
     """The system prompt for kernels in a language of GPUs; `published`: for the four tools of the published agent, else
     for the lab's own, or for those of these names (`tools`)."""
     told = tuple(tools_for(target, published)) if tools is None else tools
-    return render_prompt('gpu_system.md.j2', chip=get_gpu(chip), target=target, language=LANGUAGE_NAMES[target],
+    return render_prompt('gpu_system.md.j2', chip=get_gpu(chip), target=target,
+                         language=LANGUAGE_NAMES[target],
                          published=published, tools=told, admitted=admitted_text(), limits=chip_lines(chip),
                          refused=refused_text(), precision=precision_classes_text().splitlines(), variants=MAX_VARIANTS)
 
@@ -101,7 +103,8 @@ def gpu_history_text(run: Run) -> str:
         return f'{head}, {g.precision}, launches {g.launches}, {bytes_text(g.launched_bytes)}, time unknown'
     return '\n'.join(map(line, run.steps)) or '- nothing yet'
 
-def gpu_ask_text(run: Run, task: Task, workload: Workload, published: bool = True, profiled: bool = True) -> str:
+def gpu_ask_text(run: Run, task: Task, workload: Workload, published: bool = True,
+                 profiled: bool = True) -> str:
     """The first message of a conversation about a GPU kernel; `published`: for the tools of the published agent;
     `profiled`: with what the compiler made of the kernel to start from."""
     w, start = task.workload(workload), base_step(run)
@@ -129,10 +132,12 @@ def ask_for(session: Session, bench: ToolBench, published: bool, profiled: bool 
 def gpu_figures(step: Step) -> list[tuple[str, str]]:
     "The figures of an accepted GPU kernel that a planner sees, as (name, text); none of them is a time."
     g = step.evaluation.gpu
-    found = {'precision class': g.precision_said, 'error': g.accuracy, 'floor': g.floor, 'launches': f'{g.launches}',
+    found = {'precision class': g.precision_said, 'error': g.accuracy, 'floor': g.floor,
+             'launches': f'{g.launches}',
              'buffers that launches name': f'{bytes_text(g.launched_bytes)} (estimate of the traffic)'}
     said = lambda k: (f'line {k.line}, {k.threads} threads a block, {k.registers} registers, {k.spills} spill '
                       f'instructions, {bytes_text(k.shared_bytes)} shared, {percent_text(k.occupancy)} occupancy by '
                       f'{" and ".join(k.limited_by)}, {k.tensor_core} tensor-core instructions')
     of_kernels = [(f'kernel {n}', said(k)) for n, k in enumerate(g.kernels[:8], 1)]
-    return [*((k, v) for k, v in found.items() if v), *of_kernels, *(('sign of waste', a) for a in g.advice[:6])]
+    return [*((k, v) for k, v in found.items() if v), *of_kernels,
+            *(('sign of waste', a) for a in g.advice[:6])]

@@ -149,7 +149,8 @@ class Conversation:
             self.bench.tried.setdefault(step.evaluation.kernel.hash, step.evaluation)
         if name == 'submit' and ok and self.bench.submitted is None:
             kernel = self.bench.kernel(source_named(self.bench, given['source']))
-            self.bench.submitted = dict(hash=kernel.hash, **{k: given[k] for k in ('move', 'why', 'expected')})
+            self.bench.submitted = dict(hash=kernel.hash,
+                                        **{k: given[k] for k in ('move', 'why', 'expected')})
         return text, ok
 
     def _answer(self, call: Call, key, skip):

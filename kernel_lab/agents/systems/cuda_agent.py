@@ -134,7 +134,8 @@ class CudaAgent(AsksModels):
         session.note(f'Handed in: {done["move"]}. {done["why"]}' if done else talk.ended or
                      f'All {self.turns} turns are used up.', talk.end_key)
 
-    def fixer(self, session: Session, bench: DirectoryBench, model: Model | None = None) -> DirectoryFixer | None:
+    def fixer(self, session: Session, bench: DirectoryBench,
+              model: Model | None = None) -> DirectoryFixer | None:
         "What mends submissions of the directory; None for nothing."
         made = super().fixer(session, bench, model)
         return made and DirectoryFixer(session, made.model, made.fixes, bench)
@@ -148,7 +149,8 @@ class CudaAgent(AsksModels):
 
     def _system(self, session):
         chip = session.run.chip
-        return render_prompt('cuda_agent.md.j2', chip=get_gpu(chip), admitted=admitted_text(), limits=chip_lines(chip),
+        return render_prompt('cuda_agent.md.j2', chip=get_gpu(chip), admitted=admitted_text(),
+                             limits=chip_lines(chip),
                              refused=refused_text())
 
     def _asked(self, session, directory):

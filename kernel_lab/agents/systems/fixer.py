@@ -21,7 +21,8 @@ from ...tasks.model.language import LANGUAGE_NAMES
 from ...tasks.model.task import source_of
 
 # %% ../../../nbs/6_agents/5_systems/03_fixer.ipynb #2622aa67
-def answered_step(session: Session, found: list[str], plan: str, parent: Step | None, key: str) -> Step | None:
+def answered_step(session: Session, found: list[str], plan: str, parent: Step | None,
+                  key: str) -> Step | None:
     """The first kernel that an answer holds, as a step that bears the first line of the plan; None, with a note, where
     it holds none."""
     if not found:
@@ -47,7 +48,8 @@ class Fixer:
         for n in range(self.fixes):
             at = f'{key}/fix {n}'
             if step is None or step.evaluation.is_accepted or self.is_left(key, at): break
-            asked = Request('', ({'role': 'user', 'content': self.question(step, plan, at)},), (), REPLY_TOKENS)
+            asked = Request('', ({'role': 'user', 'content': self.question(step, plan, at)},), (),
+                            REPLY_TOKENS)
             text = self.session.ask(self.model, asked, at, aside=True).text
             step = answered_step(self.session, self.kernels(text), plan, step, at) or step
         return step
@@ -87,7 +89,8 @@ class TaskFixer(Fixer):
 
     def question(self, step: Step, plan: str, key: str) -> str:
         "What is asked: the task, the kernel, what was said of it (the plan but for its title), what the bench says."
-        return self.session.once(f'{key} ask', lambda: self._worded(step, plan.partition('\n')[2].strip()), str)
+        return self.session.once(f'{key} ask',
+                                 lambda: self._worded(step, plan.partition('\n')[2].strip()), str)
 
     def is_left(self, key: str, attempt: str) -> bool:
         "Whether an attempt is not made: a person has written what the conversation hears first, or had then."

@@ -122,7 +122,8 @@ MAX_SYSTEM_CHARS = 16_000
 def _told(published, tools): return tuple(PUBLISHED_TOOLS if published else MODEL_TOOLS if tools is None else tools)
 
 @lru_cache(maxsize=16)
-def system_prompt(chip: str = DEFAULT_CHIP, published: bool = True, tools: tuple[str, ...] | None = None) -> str:
+def system_prompt(chip: str = DEFAULT_CHIP, published: bool = True,
+                  tools: tuple[str, ...] | None = None) -> str:
     """The system prompt for a chip; `published`: for the four tools of the published agent, else for the lab's own, or
     for those of these names (`tools`)."""
     c, tools = get_chip(chip), _told(published, tools)

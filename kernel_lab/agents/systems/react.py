@@ -95,7 +95,8 @@ class ReactAgent(AsksModels):
         "Turns until a kernel is handed in, or none is left."
         run, bench, tools = session.run, bench_of(session), self.tools_in(session.run.target)
         system = session.once('system', lambda: system_for(run, self.exact, tuple(tools)), str)
-        asked = session.once('ask', lambda: ask_for(session, bench, self.exact, self.profiling, tuple(tools)), str)
+        asked = session.once('ask',
+                             lambda: ask_for(session, bench, self.exact, self.profiling, tuple(tools)), str)
         session.once('prompts', lambda: [prompt_version(system), prompt_version(asked)])
         talk = Conversation(session, self.model, bench, tools, system, [{'role': 'user', 'content': asked}],
                             fixer=self.fixer(session, bench))

@@ -26,9 +26,11 @@ class Stage:
 
 RIGHT = Stage('right', 'stage_right.md.j2', ('compile', 'verify', 'read_api', 'search_patterns', 'submit'),
               profiled=False)
-FAST = Stage('fast', 'stage_fast.md.j2', ('profile', 'edit', 'variants', 'read_api', 'search_patterns', 'submit'))
+FAST = Stage('fast', 'stage_fast.md.j2',
+             ('profile', 'edit', 'variants', 'read_api', 'search_patterns', 'submit'))
 
-GPU_RIGHT = Stage('right', 'gpu_stage_right.md.j2', ('compile', 'verify', 'read_chip', 'submit'), profiled=False)
+GPU_RIGHT = Stage('right', 'gpu_stage_right.md.j2', ('compile', 'verify', 'read_chip', 'submit'),
+                  profiled=False)
 GPU_FAST = Stage('fast', 'gpu_stage_fast.md.j2', ('judge', 'edit', 'variants', 'read_chip', 'tune', 'submit'))
 
 def stages_for(target: str) -> tuple[Stage, Stage]:

@@ -71,7 +71,8 @@ class WorkDirectory:
     def read(self, path: str) -> str:
         "The text of a file. `UsageError` where there is none."
         if path not in self.files:
-            raise UsageError(f'There is no file {path[:80]!r}.', hint=f'There are: {", ".join(sorted(self.files))}.')
+            raise UsageError(f'There is no file {path[:80]!r}.',
+                             hint=f'There are: {", ".join(sorted(self.files))}.')
         return self.files[path]
 
     def write(self, path: str, text: str) -> None:
@@ -79,9 +80,11 @@ class WorkDirectory:
         if path in self.hashes: raise UsageError(f'{path} is protected.', hint=_PLACES)
         if not _OWN.fullmatch(path): raise UsageError(f'{path[:80]!r} is no place to write to.', hint=_PLACES)
         if len(text) > MAX_FILE_CHARS:
-            raise UsageError(f'{path} would have {len(text):,} characters.', hint=f'At most {MAX_FILE_CHARS:,}.')
+            raise UsageError(f'{path} would have {len(text):,} characters.',
+                             hint=f'At most {MAX_FILE_CHARS:,}.')
         if "'''" in text and path != 'model_new.py':
-            raise UsageError("A kernel's text cannot hold three quotes in a row.", hint='C++ has no use for them.')
+            raise UsageError("A kernel's text cannot hold three quotes in a row.",
+                             hint='C++ has no use for them.')
         if path not in self.files and len(self.files) >= MAX_FILES:
             raise UsageError(f'There are {len(self.files)} files already.', hint='Put kernels into one file.')
         self.files[path] = text
@@ -185,7 +188,8 @@ def from_folder(folder: str | Path) -> tuple[WorkDirectory, dict]:
         raise UsageError(f'{place} is no work directory.', hint='WorkDirectory.write_to makes one.') from None
     from ...tasks.suite.registry import get_task
     task = get_task(about['task'])
-    kept = protected_files(task, task.workload(about['workload']), about['chip'], about['margin'], about['turns'])
+    kept = protected_files(task, task.workload(about['workload']), about['chip'], about['margin'],
+                           about['turns'])
     own = [p for p in (place / 'model_new.py', *sorted(place.glob('kernels/*.cu'))) if p.is_file()]
     files = {p.relative_to(place).as_posix(): p.read_text(encoding='utf-8') for p in own}
     found = {p: (place / p).read_text(encoding='utf-8') for p in kept if (place / p).is_file()}

@@ -262,7 +262,8 @@ class AttentionConfig:
         way = f'staged, steps of {self.BK}' if self.BK else 'online'
         return f'{self.BM}×{self.BN}, {self.warps} warps, {self.stages} stages, {way}'
 
-ATTENTION_CONFIGS = (AttentionConfig(128, 64, 8, 2), AttentionConfig(64, 64, 4, 2), AttentionConfig(128, 32, 8, 2),
+ATTENTION_CONFIGS = (AttentionConfig(128, 64, 8, 2), AttentionConfig(64, 64, 4, 2),
+                     AttentionConfig(128, 32, 8, 2),
                      AttentionConfig(64, 32, 4, 2), AttentionConfig(64, 64, 4, 1))
 STAGED_CONFIGS = (AttentionConfig(128, 128, 8, 3, 32), AttentionConfig(128, 128, 8, 2, 32),
                   AttentionConfig(64, 128, 4, 3, 32), AttentionConfig(128, 64, 4, 3, 32),
@@ -308,7 +309,8 @@ def attention_source(region: TunedRegion, config: AttentionConfig) -> str:
         end = [f'tl.store(out + r[:, None] * ot + d{k}[None, :], o{k}{" / total[:, None]" * soft}, mask=inside)'
                for k, _ in parts]
         body = _ONLINE
-        for name, texts, deep in (('start', start, 4), ('scores', scores, 8), ('values', values, 8), ('end', end, 4),
+        for name, texts, deep in (('start', start, 4), ('scores', scores, 8),
+                                  ('values', values, 8), ('end', end, 4),
                                   ('weights', _SOFTMAX if soft else _RELU, 8)):
             body = body.replace('{' + name + '}', _indented(texts, deep))
     names = [f'e{k}' for k in range(f['extra'])]

@@ -10,7 +10,8 @@ from .products import TunedRegion
 from ...tasks.codegen.graph import Graph, Node, Ref
 
 # %% ../../../nbs/6_agents/3_templates/04_columns.ipynb #f0a9b614
-_REDUCED = {'sum': 'sum', 'mean': 'mean', 'amax': 'max', 'amin': 'min', 'max': 'max', 'min': 'min', 'argmax': 'argmax',
+_REDUCED = {'sum': 'sum', 'mean': 'mean', 'amax': 'max', 'amin': 'min', 'max': 'max',
+            'min': 'min', 'argmax': 'argmax',
             'argmin': 'argmin'}
 
 def column_region(graph: Graph) -> TunedRegion | None:
@@ -26,7 +27,8 @@ def column_region(graph: Graph) -> TunedRegion | None:
     axis, out = axes[0] % len(x.shape), graph[graph.outputs[0]]
     stride = prod(x.shape[axis + 1:])
     if stride < 16: return None
-    facts = (('batch', prod(x.shape[:axis])), ('length', x.shape[axis]), ('stride', stride), ('how', _REDUCED[n.op]),
+    facts = (('batch', prod(x.shape[:axis])), ('length', x.shape[axis]), ('stride', stride),
+             ('how', _REDUCED[n.op]),
              ('shape', out.shape))
     return TunedRegion('columns', tuple(m.name for m in nodes), (x.name,), graph.outputs[0], facts)
 
@@ -39,7 +41,8 @@ class ColumnConfig:
 
     def __str__(self): return f'tile of {self.rows}×{self.columns}, {self.warps} warps'
 
-COLUMN_CONFIGS = (ColumnConfig(32, 64, 4), ColumnConfig(64, 64, 8), ColumnConfig(64, 32, 4), ColumnConfig(128, 32, 8),
+COLUMN_CONFIGS = (ColumnConfig(32, 64, 4), ColumnConfig(64, 64, 8), ColumnConfig(64, 32, 4),
+                  ColumnConfig(128, 32, 8),
                   ColumnConfig(32, 128, 4), ColumnConfig(16, 64, 2))
 _STEPS = {'sum': 't += v', 'mean': 't += v', 'max': 't = tl.where((v > t) | (v != v), v, t)',
           'min': 't = tl.where((v < t) | (v != v), v, t)'}
@@ -114,7 +117,8 @@ def scan_region(graph: Graph) -> TunedRegion | None:
     facts = (('rows', prod(shape[:-1])), ('length', shape[-1]), ('how', scan.op), ('reverse', reverse),
              ('shift', shift),
              ('lines', tuple(lines)), ('value', known[scan.args[0].name]), ('extra', len(extra)))
-    return TunedRegion('scan', tuple(n.name for n in graph.nodes), (graph.inputs[0].name, *extra), out.name, facts)
+    return TunedRegion('scan', tuple(n.name for n in graph.nodes), (graph.inputs[0].name, *extra),
+                       out.name, facts)
 
 @dataclass(frozen=True)
 class ScanConfig:
@@ -137,7 +141,8 @@ def scan_source(region: TunedRegion, config: ScanConfig) -> str:
     add, start, whole = ('+', '0.0', 'tl.sum(u, axis=0)') if f['how'] == 'cumsum' else ('*', '1.0',
                                                                                         'tl.reduce(u, 0, times)')
     begin = f'({f["length"]} + BLOCK - 1) // BLOCK * BLOCK - BLOCK - s' if f['reverse'] else 's'
-    lines = [f'row, carry = tl.program_id(0).to(tl.int64), {start}', f'for s in range(0, {f["length"]}, BLOCK):',
+    lines = [f'row, carry = tl.program_id(0).to(tl.int64), {start}',
+             f'for s in range(0, {f["length"]}, BLOCK):',
              f'    k = {begin} + tl.arange(0, BLOCK)', f'    inside = k < {f["length"]}',
              f'    at = row * {f["length"]} + k', '    v = tl.load(x + at, mask=inside, other=0.0)',
              *(f'    {l}' for l in f['lines']), f'    u = tl.where(inside, {f["value"]}, {start})',

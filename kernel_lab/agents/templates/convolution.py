@@ -102,7 +102,8 @@ def convolution_region(graph: Graph, node: Node, fuse: bool = True) -> TunedRegi
              ('inward', inward), ('outward', outward), ('shape', node.shape), ('lines', tuple(after.lines)),
              ('extra', len(after.extra)))
     flops = 2.0 * prod((x if transposed else node).shape) * offsets * (outward if transposed else inward)
-    return TunedRegion('convolution', tuple(after.nodes), (x.name, w.name, *after.extra), after.output, facts, flops)
+    return TunedRegion('convolution', tuple(after.nodes), (x.name, w.name, *after.extra), after.output,
+                       facts, flops)
 
 # %% ../../../nbs/6_agents/3_templates/12_convolution.ipynb #de10987e
 @dataclass(frozen=True)
@@ -245,7 +246,8 @@ class _ConvolutionText:
         yield f'terms = nz * ny * nu * {self.inward}'
         yield f'v = tl.zeros({rows}, tl.float32)'
         yield f'for begin in range(0, terms, {c.deep}):'
-        inner = [*self.tap(), f'a = {load(f"weight{a} + k{b}", of_w)}', f'b = {load(f"start{b} + at{a}", of_x)}',
+        inner = [*self.tap(), f'a = {load(f"weight{a} + k{b}", of_w)}',
+                 f'b = {load(f"start{b} + at{a}", of_x)}',
                  f"v = tl.dot({'b, a' if c.turned else 'a, b'}, v, input_precision='tf32')"]
         yield from (f'    {line}' for line in inner)
         if c.turned: yield 'v = v.T'

@@ -25,7 +25,8 @@ _ONE = {        # operations of one operand
     'reciprocal': '(1.0 / {})', 'silu': '({0} * tl.sigmoid({0}))', 'square': '({0} * {0})', 'erf': 'tl.erf({})',
     'mish': f'({{0}} * {_TANH.format(_SOFTPLUS)})', 'hardsigmoid': 'tl.clamp({} / 6.0 + 0.5, 0.0, 1.0)',
     'hardswish': '({0} * tl.clamp({0} / 6.0 + 0.5, 0.0, 1.0))', 'sin': 'tl.sin({})', 'cos': 'tl.cos({})'}
-_TWO = {'add': '({} + {})', 'sub': '({} - {})', 'mul': '({} * {})', 'div': '({} / {})', 'maximum': 'tl.maximum({}, {})',
+_TWO = {'add': '({} + {})', 'sub': '({} - {})', 'mul': '({} * {})', 'div': '({} / {})',
+        'maximum': 'tl.maximum({}, {})',
         'minimum': 'tl.minimum({}, {})', 'rsub': '({1} - {0})'}
 
 def _gelu(node, x):

@@ -67,9 +67,11 @@ def _statistics(f, config, extras):
             'v = tl.load(x + at, mask=inside, other=0.0)', *before]
     begin = 'row, part = tl.program_id(0) % ROWS, tl.program_id(0) // ROWS'
     if config.steps == 1:
-        body = [begin, load[0].format('part * BLOCK'), *load[1:], *block_reduction(name, how, text, on, ', axis=0')]
+        body = [begin, load[0].format('part * BLOCK'), *load[1:],
+                *block_reduction(name, how, text, on, ', axis=0')]
     else:
-        add = {'sum': f'lanes += {on(text, "0.0")}'}.get(how, f'lanes = tl.{how}imum(lanes, {on(text, neutral)})')
+        add = {'sum': f'lanes += {on(text, "0.0")}'}.get(how,
+                                                         f'lanes = tl.{how}imum(lanes, {on(text, neutral)})')
         steps = [load[0].format('(part * STEPS + step) * BLOCK'), *load[1:], add]
         body = [begin, f'lanes = tl.full((BLOCK,), {neutral}, tl.float32)', 'for step in range(0, STEPS):',
                 *(f'    {l}' for l in steps), f'{name} = tl.{how}(lanes, axis=0)']
@@ -95,10 +97,12 @@ def _results(f, config, extras):
     text = one_channel('\n'.join([*lines, f['result']]), f['pixels'], 'piece * PIECE', config.piece)
     vectors = sorted({int(n) for n in _VECTOR.findall(text)})
     *lines, result = _VECTOR.sub(r'h\1', text).splitlines()
-    each = ['row = group * TURNS + turn', f'{name}, {name}_ = tl.load(found + row * 2), tl.load(found + row * 2 + 1)',
+    each = ['row = group * TURNS + turn',
+            f'{name}, {name}_ = tl.load(found + row * 2), tl.load(found + row * 2 + 1)',
             'at = row.to(tl.int64) * N + k', f'v = tl.load(x + at{_STREAMED})', *lines,
             f'tl.store(out + at, {result}, mask=inside, cache_modifier=".cs")']
-    body = ['program = tl.num_programs(0) - 1 - tl.program_id(0)', 'group, piece = program % GROUPS, program // GROUPS',
+    body = ['program = tl.num_programs(0) - 1 - tl.program_id(0)',
+            'group, piece = program % GROUPS, program // GROUPS',
             'k = piece * PIECE + tl.arange(0, PIECE)', _inside('PIECE', f['length'] % config.piece == 0),
             *(f'h{n} = tl.load(e{n} + k, mask=inside, other=0.0)' for n in vectors),
             'for turn in range(0, TURNS):', *(f'    {l}' for l in each)]

@@ -38,7 +38,8 @@ def problem_module(source: str, name: str) -> ModuleType:
     module = ModuleType(name)
     exec(compile(source, f'<{name}>', 'exec', dont_inherit=True), module.__dict__)
     if missing := [n for n in ('Model', 'get_inputs', 'get_init_inputs') if not hasattr(module, n)]:
-        raise UsageError(f'The file of problem {name} has no {missing[0]}.', hint='Give a file of KernelBench.')
+        raise UsageError(f'The file of problem {name} has no {missing[0]}.',
+                         hint='Give a file of KernelBench.')
     return module
 
 def model_and_inputs(module: ModuleType, device: str, seed: int = 0) -> tuple[object, list]:
@@ -88,7 +89,8 @@ def node_text(node: Node) -> str:
     "The call of torch that a node is. `UsageError` for one that the graph keeps under another name."
     if node.op == 'getitem': return f'{_value(node.args[0])}[{node.args[1]}]'
     if node.op in ('constant', 'cast', 'cast_whole', 'input'):
-        raise UsageError(f'The graph has a node {node.op}, which is no call of torch.', hint='It keeps the library.')
+        raise UsageError(f'The graph has a node {node.op}, which is no call of torch.',
+                         hint='It keeps the library.')
     named = ', '.join(f'{k}={_value(v)}' for k, v in node.kwargs.items() if k not in ('device', 'layout', 'pin_memory'))
     device = ['device=_like.device'] if 'device' in node.kwargs else []
     words = [*map(_value, node.args), *([named] if named else []), *device]

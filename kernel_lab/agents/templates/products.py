@@ -323,7 +323,8 @@ def product_configs(region: TunedRegion, precision: str = 'default') -> tuple[Pr
     """The configurations for a region that a class of precision allows: 'default' (as exact as torch), 'tf32', 'bf16'.
     An operand that is not split beforehand must lie as the tensor core wants it."""
     f = region.known
-    lies = {'half': '.transpose' not in f['a'] and f['a'] != '.t()', 'turned': f['b'] == '' and not f['triangle']}
+    lies = {'half': '.transpose' not in f['a'] and f['a'] != '.t()',
+            'turned': f['b'] == '' and not f['triangle']}
     fits = lambda c: not c.way or c.way == 'apart' or lies[c.way] and f['depth'] % 32 == 0 and not f['triangle']
     exact = tuple(c for c in PRODUCT_CONFIGS if fits(c))
     return {'default': (), 'tf32': NARROW_CONFIGS['tf32'], 'bf16': NARROW_CONFIGS['tf32'] + NARROW_CONFIGS['bf16']}[

@@ -58,7 +58,8 @@ def recurrence_configs(region: TunedRegion) -> list[RecurrenceConfig]:
     columns = 4 if f['cell'] in ('lstm', 'gru') else 1
     depth = power_of_two(max(f['wide'], f['hidden'] * f['ways'])) + power_of_two(f['hidden'])
     for units in (4, 8, 16, 32):
-        for warps, kind, words in ((8, 'tf32', 1), (8, 'wide', 1.5), (8, 'three', 2), (16, 'tf32', 1), (4, 'tf32', 1)):
+        for warps, kind, words in ((8, 'tf32', 1), (8, 'wide', 1.5), (8, 'three', 2), (16, 'tf32', 1),
+                                   (4, 'tf32', 1)):
             c, held = RecurrenceConfig(units, warps, kind), depth * units * columns * words / 32 / warps
             if _programs(f, c) > MOST_PROGRAMS or units * columns < 16: continue
             if held <= (192 if warps <= 8 else 96): found.append(c)
@@ -163,7 +164,8 @@ def recurrence(x, first, {cells}{weights}hist, out, batch_step, time_step, B: tl
 {last}
 
 '''
-_FOUR = ['even, odd = tl.split(tl.reshape(g, (M, U, 2, 2)))', 'g0, g2 = tl.split(even)', 'g1, g3 = tl.split(odd)']
+_FOUR = ['even, odd = tl.split(tl.reshape(g, (M, U, 2, 2)))', 'g0, g2 = tl.split(even)',
+         'g1, g3 = tl.split(odd)']
 _UPDATES = {
     'lstm': [*_FOUR, 'carried = sigmoid(g1) * carried + sigmoid(g0) * libdevice.tanh(g2)',
              'own = sigmoid(g3) * libdevice.tanh(carried)'],

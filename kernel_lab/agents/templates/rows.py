@@ -91,7 +91,8 @@ class RowProgram:
         return self._operand(n.args[0].name)
 
     def _sum(self, n): self._reduction(n, 'sum', self._block(n), n.args[1] if len(n.args) > 1 else ())
-    def _mean(self, n): self._reduction(n, 'sum', self._block(n), n.args[1] if len(n.args) > 1 else (), '{} / N')
+    def _mean(self, n): self._reduction(n, 'sum', self._block(n),
+                                        n.args[1] if len(n.args) > 1 else (), '{} / N')
     def _amax(self, n): self._reduction(n, 'max', self._block(n), n.args[1])
     def _amin(self, n): self._reduction(n, 'min', self._block(n), n.args[1])
 
@@ -155,9 +156,11 @@ def row_region(graph: Graph) -> TunedRegion | None:
     rows, length = rows * getattr(p, 'groups', 1), length // getattr(p, 'groups', 1)
     if axes != tuple(range(axes[0], axes[-1] + 1)) or (stride > 1 and length > MAX_COLUMN): return None
     if axes[-1] != rank - 1 and hasattr(p, 'groups') or p.vectors - {len(axes)} or p.vectors and stride > 1: return None
-    facts = (('rows', rows), ('length', length), ('stride', stride), ('lines', tuple(p.lines)), ('extra', len(p.extra)),
+    facts = (('rows', rows), ('length', length), ('stride', stride), ('lines', tuple(p.lines)),
+             ('extra', len(p.extra)),
              ('result', p.known[graph.outputs[0]]), ('reductions', p.reductions), ('pixels', getattr(p, 'pixels', 0)))
-    return TunedRegion('rows', tuple(n.name for n in graph.nodes), (p.x.name, *p.extra), graph.outputs[0], facts)
+    return TunedRegion('rows', tuple(n.name for n in graph.nodes), (p.x.name, *p.extra),
+                       graph.outputs[0], facts)
 
 # %% ../../../nbs/6_agents/3_templates/03_rows.ipynb #361e7950
 @dataclass(frozen=True)
@@ -248,7 +251,8 @@ def _line(line, f, config):
     name, how, text = line
     even = config.block * config.parts == f['length']
     on = lambda x, other: x if even else f'tl.where(inside, {x}, {other})'
-    found = block_reduction(name, how, text, on, ', axis=0, keep_dims=True' if config.columns > 1 else ', axis=0')
+    found = block_reduction(name, how, text, on,
+                            ', axis=0, keep_dims=True' if config.columns > 1 else ', axis=0')
     if config.parts == 1: return found
     at = f'(row * {f["reductions"]} + {name[1:]})'
     second, other = part_values(name, how)

@@ -135,7 +135,8 @@ class TotalProgram:
         source = self.graph[n.args[0].name] if isinstance(n.args[0], Ref) else n
         is_log = n.op == 'kl_div' and source.op == 'log' and not n.kwargs.get('log_target')
         text = quotient_divergence(self.value(source.args[0])[0], y) if is_log else LOSSES[n.op](n, x, y)
-        self._finish(n, text, 'block', n.args[2] if len(n.args) > 2 else n.kwargs.get('reduction', 1), prod(shape))
+        self._finish(n, text, 'block', n.args[2] if len(n.args) > 2 else n.kwargs.get('reduction', 1),
+                     prod(shape))
 
     def _finish(self, n, text, level, reduction, count):
         "The reduction of a loss: 0 none, 1 mean over `count` (a number or the text of one), 2 sum."
@@ -284,7 +285,8 @@ def _places(f, config):
     tile = config.steps * max(config.rows, 1)
     if not f['has_rows']:
         even = f['length'] % (tile * config.block) == 0
-        return ['begin = (tl.program_id(0).to(tl.int64) * STEPS + step) * BLOCK', 'lane = tl.arange(0, BLOCK)',
+        return ['begin = (tl.program_id(0).to(tl.int64) * STEPS + step) * BLOCK',
+                'lane = tl.arange(0, BLOCK)',
                 'at = begin + lane', 'inside = tl.full((BLOCK,), True, tl.int1)' if even else 'inside = at < SIZE']
     even = f['length'] == config.block and f['rows'] % tile == 0
     return ['row = (tl.program_id(0) * STEPS + step) * TILE + tl.arange(0, TILE)[:, None]',

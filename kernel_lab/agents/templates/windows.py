@@ -26,7 +26,8 @@ def _pool(node, rank):
     given = dict(zip(named, node.args[1:])) | node.kwargs
     if given.get('ceil_mode'): return None
     kernel = _triple(given['kernel_size'], rank, 1)
-    shape = [kernel, _triple(given.get('stride'), rank, kernel[-rank:]), _triple(given.get('padding'), rank, 0)]
+    shape = [kernel, _triple(given.get('stride'), rank, kernel[-rank:]),
+             _triple(given.get('padding'), rank, 0)]
     if 'max' in node.op: return 'max', *shape, _triple(given.get('dilation'), rank, 1), 1, False
     divisor = given.get('divisor_override')
     return 'mean', *shape, (1, 1, 1), divisor or prod(kernel), not given.get('count_include_pad', True) and not divisor
@@ -60,7 +61,8 @@ def window_region(graph: Graph, node: Node, fuse: bool = True) -> TunedRegion | 
     weights = [node.args[1].name] if how == 'depthwise' else []
     bias = node.args[2].name if weights and len(node.args) > 2 and isinstance(node.args[2], Ref) else None
     after = ChannelEpilogue(graph, value, bias, fuse and len(value.shape) == rank + 2)
-    facts = (('how', how), ('kernel', kernel), ('stride', stride), ('padding', padding), ('dilation', dilation),
+    facts = (('how', how), ('kernel', kernel), ('stride', stride),
+             ('padding', padding), ('dilation', dilation),
              ('given', given), ('made', made), ('planes', prod(x.shape[:-rank])),
              ('channels', x.shape[-rank - 1] if len(x.shape) > rank else 1), ('shape', value.shape),
              ('divisor', float(divisor)), ('counts', counts), ('lines', tuple(after.lines)),

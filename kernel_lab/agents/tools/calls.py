@@ -48,7 +48,8 @@ class Tool:
         "The tool in the form of the Messages API."
         doc, texts = _texts(self.run)
         properties = {k: {**_schema_of(p.annotation), 'description': texts[k]} for k, p in self.parameters.items()}
-        shape = {'type': 'object', 'properties': properties, 'required': self.required, 'additionalProperties': False}
+        shape = {'type': 'object', 'properties': properties, 'required': self.required,
+                 'additionalProperties': False}
         return {'name': self.name, 'description': doc, 'input_schema': shape}
 
 # %% ../../../nbs/6_agents/4_tools/03_calls.ipynb #8baf237f

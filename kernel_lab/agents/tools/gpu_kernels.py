@@ -27,7 +27,8 @@ def resources_text(facts: GpuFacts) -> list[str]:
     left = len(facts.kernels) - len(kernels)
     more = [f'{left} more kernels'] if left > 0 else []
     signs = [f'  {quoted(a, 400).removeprefix("| ")}' for a in facts.advice[:8]]
-    return ['binary:', *kernels, *more, *(f'floor, {x}' for x in [facts.floor] if x), *filter(None, [facts.traffic]),
+    return ['binary:', *kernels, *more, *(f'floor, {x}' for x in [facts.floor] if x),
+            *filter(None, [facts.traffic]),
             *(['what the instructions give away:', *signs] if signs else ['signs of waste: none']), UNKNOWN_SPEED]
 
 def precision_text(facts: GpuFacts) -> list[str]:
@@ -131,7 +132,8 @@ def judge(bench: ToolBench, source: str, stages: JudgeStages = 'verify') -> tupl
     except UsageError as e: return str(e), False
     return compile_gpu_kernel(bench, text) if stages == 'compile' else _of_kernel(bench, text, 'all')
 
-def edit_gpu(bench: ToolBench, kernel: str, old: str, new: str, stages: JudgeStages = 'verify') -> tuple[str, bool]:
+def edit_gpu(bench: ToolBench, kernel: str, old: str, new: str,
+             stages: JudgeStages = 'verify') -> tuple[str, bool]:
     """Change a known kernel by replacing text, and judge the result. Cheaper than sending the whole source again.
 
     kernel: The kernel to change: best, last, step 3, or the beginning of its hash.
@@ -150,7 +152,8 @@ def _gpu_row(n, e, note):
     if g is None: cells = ['–'] * 7
     else:
         off = f'{g.error.relative:.1e}' if g.error else '–'
-        cells = [g.precision, off, f'{g.launches}', bytes_text(g.launched_bytes), f'{g.registers}', f'{g.spills}',
+        cells = [g.precision, off, f'{g.launches}', bytes_text(g.launched_bytes),
+                 f'{g.registers}', f'{g.spills}',
                  percent_text(g.occupancy)]
     says = '' if e.is_accepted else quoted(headline(e), 200).removeprefix('| ').replace('|', '/')
     why = note or ' '.join(says.split())

@@ -56,7 +56,8 @@ def precision_classes_text() -> str:
     "The precision classes, one a line."
     return '\n'.join(f'{name}: {says}' for name, says in PRECISION_CLASSES.items())
 
-GPU_TOPICS = {'chip': chip_text, 'refused': lambda chip: refused_text(), 'torch': lambda chip: admitted_text(),
+GPU_TOPICS = {'chip': chip_text,
+              'refused': lambda chip: refused_text(), 'torch': lambda chip: admitted_text(),
               'precision': lambda chip: precision_classes_text(),
               'dtypes': lambda chip: f'dtypes of tensors: {", ".join(DTYPE_BYTES)}'}
 

@@ -164,5 +164,6 @@ def find_patterns(bench: ToolBench, query: str = '', kernel: str = '', show: str
     except UsageError as e: return str(e), False
     none = f'No pattern fits. There are: {", ".join(PATTERNS)}.'
     texts = [_pattern_text(f, bench.chip) for f in found] or [none]
-    more = ['Verified kernels of this family (read one with show):', *(f'  {v.kernel.hash[:8]}: {v}' for v in alike)]
+    more = ['Verified kernels of this family (read one with show):',
+            *(f'  {v.kernel.hash[:8]}: {v}' for v in alike)]
     return '\n'.join([*texts, *(more if alike else [])]), bool(found)

@@ -17,8 +17,10 @@ from .proposals import optimise, tune_templates
 # %% ../../../nbs/6_agents/4_tools/09_tool_sets.ipynb #0bed1183
 def _set(**functions): return {name: Tool(name, function) for name, function in functions.items()}
 
-PUBLISHED_TOOLS = _set(compile=compile_kernel, verify=verify_kernel, profile=profile_kernel, submit=submit_kernel)
-MODEL_TOOLS = _set(profile=profile, edit=edit, variants=variants, search_patterns=find_patterns, read_api=read_api,
+PUBLISHED_TOOLS = _set(compile=compile_kernel, verify=verify_kernel, profile=profile_kernel,
+                       submit=submit_kernel)
+MODEL_TOOLS = _set(profile=profile, edit=edit, variants=variants,
+                   search_patterns=find_patterns, read_api=read_api,
                    optimise=optimise, submit=submit_kernel)
 ALL_TOOLS = {**PUBLISHED_TOOLS, **MODEL_TOOLS}
 GPU_PUBLISHED_TOOLS = _set(compile=compile_gpu_kernel, verify=verify_gpu_kernel, profile=profile_gpu_kernel,
@@ -44,7 +46,8 @@ def tool_schemas(tools: dict[str, Tool] = PUBLISHED_TOOLS) -> tuple[dict, ...]:
 # %% ../../../nbs/6_agents/4_tools/09_tool_sets.ipynb #777b5fe8
 MAX_SHOWN_CHARS = 10_000        # of a result that is a source
 
-def use_tool(bench: ToolBench, name: str, given: object, tools: dict[str, Tool] | None = None) -> tuple[str, bool]:
+def use_tool(bench: ToolBench, name: str, given: object,
+             tools: dict[str, Tool] | None = None) -> tuple[str, bool]:
     """Run one tool call of a model → (text, ok). A malformed call gives a text that says so, not an exception.
 
     `tools`: the set that the model was offered; all if None."""

@@ -114,7 +114,8 @@ def _head_lines(e):
     engines = ', '.join(f'{name} {100*share:.0f} %' for name, share in p.engines.items())
     unknown = lambda n, text: 'not measured' if n is None else text
     room = (chip.sbuf_bytes - chip.sbuf_reserved) / 1024
-    memory = unknown(p.sbuf_peak_bytes, f'SBUF {(p.sbuf_peak_bytes or 0)/1024:.0f} of {room:.0f} KiB a partition, PSUM '
+    memory = unknown(p.sbuf_peak_bytes,
+                     f'SBUF {(p.sbuf_peak_bytes or 0)/1024:.0f} of {room:.0f} KiB a partition, PSUM '
                                         f'{p.psum_peak_banks} of {chip.psum_banks:.0f} banks')
     spilled = f', spilled {p.spill_bytes} bytes' if p.spill_bytes else ''
     latency = ', '.join([f'latency: {p.latency_us:.1f} us ({p.kind}, {p.chip})', *against])
@@ -132,6 +133,7 @@ def profile_text(evaluation: Evaluation, timeline: Timeline | None = None, lines
     if not lines: return '\n'.join(text)
     source = SourceLines(evaluation.kernel.source)
     if timeline is not None and timeline.kind == 'simulated':
-        text += [loss_text(timeline), *filter(None, [gains_text(timeline, p.bound)]), *critical_text(timeline, source),
+        text += [loss_text(timeline), *filter(None, [gains_text(timeline, p.bound)]),
+                 *critical_text(timeline, source),
                  *waits_text(timeline, source)]
     return '\n'.join([*text, *costly_lines(p, source, lines)])

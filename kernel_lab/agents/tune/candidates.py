@@ -33,7 +33,8 @@ from ...gpu.plan.nodes import DTYPE_BYTES
 from ...tasks.codegen.graph import Graph, Node, live_nodes
 
 # %% ../../../nbs/6_agents/3_tune/00_candidates.ipynb #cb9423f5
-PRECISIONS = {'default': 'each operation at most as loose as torch takes it', 'tf32': 'products of float32 in TF32',
+PRECISIONS = {'default': 'each operation at most as loose as torch takes it',
+              'tf32': 'products of float32 in TF32',
               'bf16': 'products of float32 in bfloat16'}
 LEAST_FLOPS = 1e9           # of a product that is worth a kernel of one's own
 LEAST_BYTES = 64e6          # of windows that are worth one
@@ -101,7 +102,8 @@ class TuneFloor:
         what = 'bytes' if self.bytes_us >= self.flops_us else f'operations, {self.rate}'
         return f'at least {self.us:,.0f} µs (estimate), bound by its {what}'
 
-def region_floor(graph: Graph, region: TunedRegion, chip: str = DEFAULT_GPU, precision: str = 'default') -> TuneFloor:
+def region_floor(graph: Graph, region: TunedRegion, chip: str = DEFAULT_GPU,
+                 precision: str = 'default') -> TuneFloor:
     """The floor of a region, from what it reads and writes and multiplies. torch takes convolutions and recurrences in
     TF32; what bounds a recurrence is how long a state needs from one program to another, of which this says nothing."""
     c = get_gpu(chip)
@@ -120,7 +122,8 @@ class TuneCandidate:
     fails: str = ''
 
 def _cubin(kernel, chip, seconds):
-    words = ['-lineinfo', f'-arch={get_gpu(chip).target}', *([] if kernel.fuses else ['--fmad=false']), 'kernel.ptx',
+    words = ['-lineinfo', f'-arch={get_gpu(chip).target}',
+             *([] if kernel.fuses else ['--fmad=false']), 'kernel.ptx',
              '-o', 'kernel.cubin']
     tool = 'ptxas-blackwell' if get_gpu(chip).capability >= 100 else 'ptxas'
     done = run_tool(tool, words, {'kernel.ptx': kernel.ptx.encode()}, ['kernel.cubin'], seconds)
@@ -145,7 +148,8 @@ def compile_all(jobs: Sequence[tuple], workers: int = 0, seconds: float = 60) ->
     unique = list({json.dumps(j[1:4]): j for j in jobs}.values())
     def lost(k, outcome):
         late = f'it took longer than {seconds:g} s to compile'
-        return TuneCandidate(unique[k][0], fails=late if outcome.is_late else f'the compiler died: {outcome.ended}')
+        return TuneCandidate(unique[k][0],
+                             fails=late if outcome.is_late else f'the compiler died: {outcome.ended}')
     calls = [(j,) for j in unique]
     found = dict(call_in_workers(compile_candidate, calls, workers or processors(), seconds, ('torch',), lost))
     by_text = {json.dumps(j[1:4]): found[k] for k, j in enumerate(unique)}
@@ -225,4 +229,5 @@ def plan_problem(problem: TunedProblem, chip: str = DEFAULT_GPU, precision: str 
 
 def with_candidates(plans: TunePlans, compiled: Sequence[Sequence[TuneCandidate]]) -> TunePlans:
     "The plans with compiled candidates of each region."
-    return replace(plans, regions=tuple(replace(r, candidates=tuple(c)) for r, c in zip(plans.regions, compiled)))
+    return replace(plans,
+                   regions=tuple(replace(r, candidates=tuple(c)) for r, c in zip(plans.regions, compiled)))

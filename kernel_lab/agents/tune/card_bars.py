@@ -134,7 +134,8 @@ def _of_lists(data):
     if 'two' not in data or 'two' not in data.get('seconds', {}): return None
     rows = {r[0]: r[2:] for r in data['two'] if group_of(r[0])}
     timed = [us for us in rows.values() if us and all(map(_is_us, us))]
-    return SuiteTime(len(rows), len(timed), min(map(len, timed), default=0), tuple(map(_us, data['seconds']['two'])))
+    return SuiteTime(len(rows), len(timed), min(map(len, timed), default=0),
+                     tuple(map(_us, data['seconds']['two'])))
 
 def card_file(path: Path | str) -> CardFile:
     """What a file of measurements has: rows of a session, a recording of them, or what the launcher measured.
@@ -145,7 +146,8 @@ def card_file(path: Path | str) -> CardFile:
     day = visible_text(str(data.get('recorded') or ''))[:20]
     if 'rows' in data: return replace(_of_rows(path, data['rows']), name=path.name, recorded=day)
     if data.get('kind') != 'measured':
-        raise UsageError(f'{path} was not measured, so it says nothing of a bar.', hint='A recording says its kind.')
+        raise UsageError(f'{path} was not measured, so it says nothing of a bar.',
+                         hint='A recording says its kind.')
     try: found = _of_launches(path, data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, UsageError) as e:
         raise UsageError(f'{path} is damaged ({type(e).__name__}: {visible_text(str(e))[:100]}).',
@@ -158,7 +160,8 @@ def card_files(paths: Sequence[Path | str]) -> list[CardFile]:
     cards = sorted({f.card for f in files})
     if len(cards) > 1 and '' in cards:
         unknown = ', '.join(f.name for f in files if not f.card)
-        raise UsageError(f'{unknown} does not say which card it is of.', hint='Show it in a table of its own.')
+        raise UsageError(f'{unknown} does not say which card it is of.',
+                         hint='Show it in a table of its own.')
     if len(cards) > 1:
         raise UsageError(f'The files are of {len(cards)} cards, which no table mixes: {", ".join(cards)}.',
                          hint='A table for each card.')
@@ -190,7 +193,8 @@ class CardBar:
 HOST_US = 6.0
 SELF_REPEATS, SELF_SAMPLES, SELF_US = 12, 100, 100.0
 SUITE_ROWS, SUITE_SECONDS, TEST_SECONDS = 250, 480.0, 240.0
-ATTACKS = ('side stream', 'thread', 'cached output', 'stale output', 'event patch', 'warm cache', 'graph capture',
+ATTACKS = ('side stream', 'thread', 'cached output', 'stale output', 'event patch',
+           'warm cache', 'graph capture',
            'out-of-range read', 'autotune cache', 'precision')
 
 HOST = CardBar('launcher', 'µs of the host a launch', '≤ 6, or replayed as one graph')
@@ -242,7 +246,8 @@ def _tested(f):
 
 _FIRST: tuple[tuple[CardBar, str, Callable], ...] = (
     (HOST, 'host_us', _host), (ITSELF, 'itself', _itself), (SUITE, 'suite', _suite))
-_LAST: tuple[tuple[CardBar, str, Callable], ...] = ((ATTACKED, 'attacks', _attacked), (TESTED, 'test', _tested))
+_LAST: tuple[tuple[CardBar, str, Callable], ...] = ((ATTACKED, 'attacks', _attacked),
+                                                    (TESTED, 'test', _tested))
 
 def _rows(files, kinds):
     for bar, has, row in kinds:

@@ -42,7 +42,8 @@ def measured_card(clock: TorchClock, repeats: int = 12, count: int = 100) -> dic
     itself = {n: self_samples(lambda w=w: clock.sample(w), repeats, count) for n, w in works.items()}
     copy_us = float(np.median(itself['copy of 256 MB']))
     state = card_state()
-    return {'card': torch.cuda.get_device_name(0), 'torch': torch.__version__, 'gbps': 2 * x.nbytes / copy_us / 1000,
+    return {'card': torch.cuda.get_device_name(0), 'torch': torch.__version__,
+            'gbps': 2 * x.nbytes / copy_us / 1000,
             'tflops': product_rates(clock.sample), 'self': itself, 'state': str(state) if state else ''}
 
 # %% ../../../nbs/6_agents/3_tune/04_card_facts.ipynb #5b49aa2c

@@ -123,7 +123,8 @@ class CardWorker:
         (mine_out, its_in), (its_out, mine_in) = os.pipe()[::-1], os.pipe()
         environment = os.environ | {'TORCHINDUCTOR_COMPILE_THREADS': '1', 'OMP_NUM_THREADS': '2'}
         with open(log, 'ab') as said:
-            command = [sys.executable, '-P', '-c', _BOOT, lab, work, *map(str, (os.getpid(), its_in, mine_in))]
+            command = [sys.executable, '-P', '-c', _BOOT, lab, work,
+                       *map(str, (os.getpid(), its_in, mine_in))]
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                                             env=environment,
                                             pass_fds=(its_in, mine_in), start_new_session=True)
@@ -174,7 +175,8 @@ def _ends_a_line(file):
 
 def _was_quick(row):
     "Whether a row has times, and the mode 'autotune' was not tried."
-    return bool(row.get('samples')) and 'autotune' not in {**(row.get('compile_s') or {}), **(row.get('dropped') or {})}
+    return bool(row.get('samples')) and 'autotune' not in {**(row.get('compile_s') or {}),
+                                                           **(row.get('dropped') or {})}
 
 class CardSession:
     """Problems (orders of `card_work`) worked on by several workers, one with the card at a time. `rows`: a file with a
@@ -242,7 +244,8 @@ class CardSession:
             for w in self.workers[self.most:]: w.end()
             self.workers = self.workers[:self.most]
             self.waiting, self.later = [o | {'alone': self.most == 1} for o in self.later], []
-        while len(self.workers) < min(self.most, len(self.waiting) + sum(w.order is not None for w in self.workers)):
+        while len(self.workers) < min(self.most,
+                                      len(self.waiting) + sum(w.order is not None for w in self.workers)):
             self.workers.append(CardWorker(self.work, self.log))
         for w in self.workers:
             if w.order is None and self.waiting and self.holder is None: w.give(self.waiting.pop(0))

@@ -72,7 +72,8 @@ def rooms_of(results: Sequence[TunedResult], facts: CardFacts | None) -> list[Tu
 
 AUTOTUNED = 40              # problems at most: each takes the card alone for half a minute
 
-def worth_autotune(results: Sequence[TunedResult], facts: CardFacts | None, most: int = AUTOTUNED) -> list[str]:
+def worth_autotune(results: Sequence[TunedResult], facts: CardFacts | None,
+                   most: int = AUTOTUNED) -> list[str]:
     """The names of at most `most` problems that torch shall compile with max-autotune: those with products of matrices,
     and those that compiled is more than 1.2 times above the floor of; the farthest from their floor first."""
     gaps = {r.name: r.us['compile'] / floor for r in results

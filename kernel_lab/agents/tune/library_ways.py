@@ -111,7 +111,8 @@ class LibraryWay:
     plain: bool = False
 
     def __str__(self):
-        words = ['compiled' if self.compiled else 'eager', 'channels last' * self.last, 'timed algorithms' * self.timed,
+        words = ['compiled' if self.compiled else 'eager', 'channels last' * self.last,
+                 'timed algorithms' * self.timed,
                  'layouts as given' * self.plain]
         return ', '.join(w for w in words if w)
 

@@ -62,7 +62,8 @@ class RegionRunner:
         if number not in self.packed:
             self.packed[number] = PackedArguments((*kernel.params, *['*'] * len(spaces)), (*values, *spaces))
         packed = self.packed[number]
-        for place, value, kind in zip(packed.kept, (*values, *spaces), (*kernel.params, *['*'] * len(spaces))):
+        for place, value, kind in zip(packed.kept, (*values, *spaces),
+                                      (*kernel.params, *['*'] * len(spaces))):
             if kind[0] == '*': struct.pack_into('<Q', place, 0, value)
         return packed.address
 
@@ -113,7 +114,8 @@ def on_tensors(runner: RegionRunner, tensors: Sequence, poison: int | None = Non
     "(output, all memory taken) of a plan on torch's tensors, on torch's stream."
     import torch
     tensors = [t.contiguous() for t in tensors]
-    result, taken = runner.run([t.data_ptr() for t in tensors], torch.cuda.current_stream().cuda_stream, poison)
+    result, taken = runner.run([t.data_ptr() for t in tensors],
+                               torch.cuda.current_stream().cuda_stream, poison)
     return result.tensor(runner.out), taken
 
 def checked_output(runner: RegionRunner, tensors: Sequence) -> tuple[object, str]:

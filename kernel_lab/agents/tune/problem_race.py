@@ -59,7 +59,8 @@ def raced_modes(asked: Sequence[str] | None = None) -> list[str]:
 
 LEAST_GAIN = 1.02           # by which a choice must be ahead of the best mode, on the samples that choose
 
-def trial_medians(works: dict[str, Callable[[], float]], seconds: float = 1.0, seed: int = 0) -> dict[str, float]:
+def trial_medians(works: dict[str, Callable[[], float]], seconds: float = 1.0,
+                  seed: int = 0) -> dict[str, float]:
     """Name → median µs of a few samples of each of `works` (functions that take one), interleaved: three, or seven if
     quick."""
     rng, names, end = np.random.default_rng(seed), list(works), time.monotonic() + seconds
@@ -220,7 +221,8 @@ class ProblemRace:
         self.ops = RegionOperations(self.plans)
         for k, r in enumerate(self.plans.regions):
             first = next(c for c in r.candidates if c.plan)
-            self.ops.runners[k] = RegionRunner(self.driver, LaunchPlan.from_json(first.plan), first.cubins, TorchMemory)
+            self.ops.runners[k] = RegionRunner(self.driver, LaunchPlan.from_json(first.plan), first.cubins,
+                                               TorchMemory)
         names = {'torch': torch} | self.ops.names
         exec(compile(self.plans.whole, '<whole>', 'exec', dont_inherit=True), names)
         nothing_left = len(self.plans.regions) == 1 and f'return {self.plans.regions[0].output}\n' in self.plans.whole
@@ -276,7 +278,8 @@ class ProblemRace:
         for k, r in enumerate(self.plans.regions):
             key = tuple((c.label, c.plan, c.fails) for c in r.candidates)
             if key not in seen:
-                seen[key] = found = race_region(self.driver, clock, r, self.tensors[k], self.plans.precision, seconds)
+                seen[key] = found = race_region(self.driver, clock, r, self.tensors[k],
+                                                self.plans.precision, seconds)
                 row.dropped |= {f'{k}: {n}': why for n, why in found.dropped.items()}
                 row.orders.append([w.label for w in found.held])
             found = seen[key]

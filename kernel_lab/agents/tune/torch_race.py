@@ -15,7 +15,8 @@ from ...gpu.clock.ratios import ROUNDS_A_LOOK, random_rounds, sampled_ratio
 from ...gpu.plan.launch_plan import LaunchPlan
 
 # %% ../../../nbs/6_agents/3_tune/03_torch_race.ipynb #b7540542
-def bracket(contenders: dict[str, Callable[[], float]], samples: int = 3, seed: int = 0, last: int = 2) -> list[str]:
+def bracket(contenders: dict[str, Callable[[], float]], samples: int = 3, seed: int = 0,
+            last: int = 2) -> list[str]:
     "Names of contenders (functions that take a sample in µs), fastest first; half of them leave after each round."
     rng, taken, left, out = np.random.default_rng(seed), {n: [] for n in contenders}, list(contenders), []
     while left:
@@ -68,7 +69,8 @@ class TorchClock:
         del kept
         return 1e6 * (time.perf_counter() - began)
 
-def interleaved(clock: TorchClock, works: dict[str, Callable], seconds: float, goal: float = 0.005, most: int = 100,
+def interleaved(clock: TorchClock, works: dict[str, Callable], seconds: float,
+                goal: float = 0.005, most: int = 100,
                 seed: int = 0) -> dict[str, list[float]]:
     """Samples in µs of several works in random order, until each one's ratio to the first is known within `goal`, there
     are `most`, or `seconds` are over."""

@@ -107,7 +107,8 @@ def tuned_result(row: dict) -> TunedResult:
     if not isinstance(seconds, dict): seconds = {'compile': seconds}
     kept = kept if isinstance(kept, (list, tuple)) and 'library' not in way else ()
     kept = (*([way] if way else []), *(visible_text(str(k)) for k in kept))
-    return TunedResult(name, chosen, against, over(best), us, kept, status, says, best, _numbers(row.get('work')),
+    return TunedResult(name, chosen, against, over(best), us, kept, status, says, best,
+                       _numbers(row.get('work')),
                        _numbers(seconds), _numbers(row.get('trial')), _class_of(row))
 
 def tuned_results(rows: Iterable[dict]) -> list[TunedResult]:

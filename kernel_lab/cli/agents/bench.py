@@ -87,7 +87,8 @@ def do_suite(plan: 'SuitePlan', jobs: int = 1, place: str | None = None, out: st
     say(f'suite {plan.id}: {count} runs on {len(plan.tasks)} tasks, {how} {plan.chip}; to go on: {again}',
         OUTCOME_TABLE.head())
     try:
-        _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}', lambda o: [outcome_line(o)])
+        _, cut = with_progress(run_suite(plan, store, jobs), count, f'suite {plan.id}',
+                               lambda o: [outcome_line(o)])
         found = kept_outcomes(store, plan)
         say('', *figure_lines(plan, found), *(['', *definition_lines(found)] if define else []))
         if out: _write(plan, found, out, store)
@@ -114,7 +115,8 @@ def _write(plan, found, out, store):
     "A suite as JSON: plan, outcomes, figures, how it was timed."
     from ...agents.suites.bench import figures_of
     figures = {m.name: {r.label: asdict(e) for r, e in zip(plan.rows, each)} for m, each in figures_of(plan, found)}
-    whole = dict(plan=plan.to_dict(), outcomes=[asdict(o) for o in found], figures=figures, how=_how(found, store))
+    whole = dict(plan=plan.to_dict(), outcomes=[asdict(o) for o in found], figures=figures,
+                 how=_how(found, store))
     with writing(out): write_whole(Path(out), json.dumps(to_json_data(whole), indent=1))
     say(f'written     {out}')
 
@@ -136,7 +138,8 @@ def settings_of(agent: str, given: dict | None = None, **said: object) -> dict:
     from ...agents.systems.registry import agent_named, asks_a_model
     given = given or {}
     if twice := [name for name in given if said.get(name) is not None]:
-        raise UsageError(f'{_option(twice[0])} and --set {twice[0]} say the same.', hint='Leave one of them out.')
+        raise UsageError(f'{_option(twice[0])} and --set {twice[0]} say the same.',
+                         hint='Leave one of them out.')
     settings = {**(asked_of(agent, said, _option) if asks_a_model(agent) else {}), **given}
     announced(agent_named(agent, **settings))
     return settings
@@ -246,7 +249,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
                              hint='--checkout names a checkout of it: git clone, then its folder.')
         raise typer.Exit(time_kernelbench(checkout, rows, modes or (), max(jobs, 4), published or ()))
     if unused := options_said(checkout=checkout, mode=modes, published=published, answers=answers):
-        raise UsageError(f'Only --suite kernelbench takes {unused}.', hint='Name that suite, or leave that out.')
+        raise UsageError(f'Only --suite kernelbench takes {unused}.',
+                         hint='Name that suite, or leave that out.')
     names = tasks_named(suite, task)
     given = given_settings(settings)
     agents, target = dict.fromkeys(agent or ['rewrite']), target or 'nki'
@@ -259,7 +263,8 @@ def bench(agent: Annotated[list[str] | None, typer.Option('--agent', metavar='NA
                      target=target, on_error='stop' if stop_on_error else 'continue')
     raise typer.Exit(do_suite(plan, jobs, store, out, define, prices))
 
-def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int, published: Sequence[str]) -> int:
+def time_kernelbench(checkout: str, rows: str, modes: Sequence[str], workers: int,
+                     published: Sequence[str]) -> int:
     "Torch's modes on all problems of a checkout of KernelBench → exit code. `UsageError` without a card."
     from ...agents.tune.kernelbench_table import published_times
     from .kernelbench import do_kernelbench, kernelbench_files

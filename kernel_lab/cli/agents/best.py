@@ -61,13 +61,15 @@ def _place(out):
     "The file to add to."
     place = Path(out) if out else data_folder() / 'best_kernels.jsonl'
     if place.suffix == '.xz':
-        raise UsageError(f'{place.name} is compressed; a run adds lines to a plain file.', hint='Name a FILE.jsonl.')
+        raise UsageError(f'{place.name} is compressed; a run adds lines to a plain file.',
+                         hint='Name a FILE.jsonl.')
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.open('a').close()
     return place
 
-def search_tasks(names: list[str], out: str | None, workload: str | None, chip: str, jobs: int, **asked) -> int:
+def search_tasks(names: list[str], out: str | None, workload: str | None, chip: str, jobs: int,
+                 **asked) -> int:
     "Search for the best kernels of tasks, add each to a file when it is found → exit code."
     from ...agents.rewrite.best_search import search_many
     from ...nki.tuning.search import METHODS
@@ -76,7 +78,8 @@ def search_tasks(names: list[str], out: str | None, workload: str | None, chip: 
     say(f'what is found goes to {place}; the same command goes on after Ctrl-C', err=True)
     say(BEST_TABLE.head())
     with writing(place):
-        return _report(search_many(names, place, chip, workload, jobs, **asked), len(names), 'searching', best_line)
+        return _report(search_many(names, place, chip, workload, jobs, **asked), len(names),
+                       'searching', best_line)
 
 def again_tasks(names: list[str], out: str | None, workload: str | None, chip: str, jobs: int) -> int:
     "Work out what is kept of tasks again, add each to a file → exit code."

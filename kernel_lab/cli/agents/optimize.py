@@ -117,7 +117,8 @@ def step_until_done(loop, source=None):
             loop.options.setdefault('on_stage', stages_on(progress, bar, lambda: f'step {len(loop.steps)}'))
             kind = one_clock([s.evaluation.latency for s in loop.steps if s.evaluation.profile])[0] or 'simulated'
             is_nki = loop.run.target == 'nki'
-            say((step_table(kind, bool(paid_text(loop))) if is_nki else GPU_STEP_TABLE).head(), console=console)
+            say((step_table(kind, bool(paid_text(loop))) if is_nki else GPU_STEP_TABLE).head(),
+                console=console)
             loop.on_event = live_on(progress, bar, loop)
             if source: loop.edit(source)
             for step in loop.steps: show_step(step, loop.run, console, paid_text(loop) and '·')
@@ -212,7 +213,8 @@ def new_loop(store, task, agent, steps, workload, chip, said=None, target='nki',
         what.workload(workload)
         require_target(agent_class(agent), target, chip_of(target, chip))
         require_compilers(target)
-    return AgentLoop(what, new_agent(agent, **said or {}), workload, chip, store=store, max_steps=steps, target=target,
+    return AgentLoop(what, new_agent(agent, **said or {}), workload, chip, store=store,
+                     max_steps=steps, target=target,
                      **options)
 
 def resumed_loop(store, name, steps, said=None, **options):
@@ -288,23 +290,27 @@ def optimize(
     named, agent = agent, agent or 'rewrite'
     if shape:
         if task is None or kernel or resume:
-            raise UsageError('--shape goes with one KERNEL.py, and with no task.', hint='The file comes first.')
+            raise UsageError('--shape goes with one KERNEL.py, and with no task.',
+                             hint='The file comes first.')
         _require_alone('--shape', 'goes with no task and no agent', agent=agent != 'rewrite', steps=steps,
                        workload=workload, target=target, model=model, base_url=base_url, max_dollars=max_dollars,
                        max_tokens=max_tokens, turns=turns, fixes=fixes, strict=strict)
         raise typer.Exit(optimize_file(task, shape, out, entry, figure, chip=chip, seconds=seconds, seed=seed,
                                        method=search, limits=Limits(work_seconds=work_seconds),
                                        **families_asked(three_terms)))
-    _require_alone('A task or a run', 'has shapes of its own', entry=entry, search=search != 'beam', figure=figure)
+    _require_alone('A task or a run', 'has shapes of its own', entry=entry, search=search != 'beam',
+                   figure=figure)
     require_writable(out)
     use_prices(prices)
     if (task is None) == (resume is None):
         raise UsageError('optimize takes a TASK, --resume RUN, or KERNEL.py with --shape for every input.',
                          hint='`kernel-lab tasks` lists the tasks.')
     if resume and three_terms:
-        raise UsageError('A resumed run keeps the moves that it was begun with.', hint='Leave --three-terms out.')
+        raise UsageError('A resumed run keeps the moves that it was begun with.',
+                         hint='Leave --three-terms out.')
     if resume and (workload or kernel):
-        raise UsageError('A resumed run keeps its own workload and kernel.', hint='Leave --workload and KERNEL.py out.')
+        raise UsageError('A resumed run keeps its own workload and kernel.',
+                         hint='Leave --workload and KERNEL.py out.')
     if resume and target: raise UsageError('A resumed run keeps its language.', hint='Leave --target out.')
     if resume and named: raise UsageError('A resumed run keeps its agent.', hint='Leave --agent out.')
     if resume and fixes is not None: raise UsageError('A resumed run keeps its fixer.', hint='Leave --fixes out.')

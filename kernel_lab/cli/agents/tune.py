@@ -59,7 +59,8 @@ def problem_texts(names: Sequence[str], workload: str | None = None) -> dict[str
     return found
 
 # %% ../../../nbs/7_cli/1_agents/05_tune.ipynb #48f14e30
-def written_plans(texts: dict[str, str], folder: Path, chip: str, precision: str, jobs: int) -> Iterator['TunePlans']:
+def written_plans(texts: dict[str, str], folder: Path, chip: str, precision: str,
+                  jobs: int) -> Iterator['TunePlans']:
     "Yield the plans of each problem, compiled and written into a folder; those that are there are only read."
     from ...agents.tune.candidates import TunePlans, compile_all, plan_problem, with_candidates
     from ...agents.templates.problem import read_problem
@@ -91,10 +92,12 @@ def plans_lines(plans: 'TunePlans') -> Iterator[str]:
 # %% ../../../nbs/7_cli/1_agents/05_tune.ipynb #27a561fa
 Precision = Annotated[str, typer.Option('--precision', metavar='CLASS', help=(
     'How exact products of float32 must be: default (as torch takes them), tf32 or bf16.'))]
-CompileJobs = Annotated[int, typer.Option('--jobs', metavar='N', min=1, max=64, help='Processes that compile.')]
+CompileJobs = Annotated[int,
+                        typer.Option('--jobs', metavar='N', min=1, max=64, help='Processes that compile.')]
 CardWorkers = Annotated[int, typer.Option('--workers', metavar='N', min=1, max=32, help=(
     'Processes that prepare problems while one is timed.'))]
-RaceSeconds = Annotated[float, typer.Option('--seconds', metavar='S', min=1, help='The most time of one race.')]
+RaceSeconds = Annotated[float,
+                        typer.Option('--seconds', metavar='S', min=1, help='The most time of one race.')]
 
 Modes = Annotated[list[str] | None, typer.Option('--mode', metavar='MODE', help=(
     'Modes of torch that are raced: eager, compile, graphs, autotune (only where it may help, afterwards); repeat; '
@@ -102,7 +105,8 @@ Modes = Annotated[list[str] | None, typer.Option('--mode', metavar='MODE', help=
 Ways = Annotated[str, typer.Option('--ways', metavar='WHICH', help=(
     'Other ways to call the library that are tried: all, graphs or none.'))]
 
-def race_plans(folder: Path, plans: Sequence['TunePlans'], workers: int, seconds: float, as_json: bool = False,
+def race_plans(folder: Path, plans: Sequence['TunePlans'], workers: int,
+               seconds: float, as_json: bool = False,
                modes: Sequence[str] | None = None, ways: str = 'all') -> int:
     "Race problems on this machine's card, print a row each as it comes, then the summary → exit code."
     from ...agents.tune.problem_race import QUICK_MODES

@@ -104,7 +104,8 @@ def _toml(path):
     if len(data) > MAX_TOML_BYTES: raise UsageError(f'{path} is larger than a megabyte.')
     try: return tomllib.loads(data.decode('utf-8'))
     except (ValueError, RecursionError) as e:
-        raise UsageError(f'{path} is no TOML: {e}.', hint='Texts stand in "…", lists in […], a figure begins with '
+        raise UsageError(f'{path} is no TOML: {e}.',
+                         hint='Texts stand in "…", lists in […], a figure begins with '
                                                           '[[figure]].') from None
 
 def read_set(path: str | Path) -> FigureSet:
@@ -125,7 +126,8 @@ def read_set(path: str | Path) -> FigureSet:
 def _list(given, kind):
     found = given.get(kind, [])
     if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
-        raise UsageError(f'{kind} is no list of tables.', hint=f'Each begins with [[{kind}]], in two brackets.')
+        raise UsageError(f'{kind} is no list of tables.',
+                         hint=f'Each begins with [[{kind}]], in two brackets.')
     return found
 
 def _entries(rows, defaults):
@@ -168,7 +170,8 @@ def drawn_with(kind: str) -> dict:
 def facts_of(entry: SetEntry, m: FigureMaterial, caption: str, title: str, kind: str) -> dict:
     "What a file says of itself: recipe, data, runs, versions, caption."
     looks = {k: getattr(entry, k) for k in ('name', 'theme', 'width', 'height') if getattr(entry, k) is not None}
-    return dict(figure=entry.draw, table=entry.is_table, parameters=entry.parameters, data=m.source, digest=m.digest,
+    return dict(figure=entry.draw, table=entry.is_table, parameters=entry.parameters,
+                data=m.source, digest=m.digest,
                 runs=[r.run.id for r in m.runs] or [o.run for o in m.outcomes if o.run], clocks=list(m.clocks),
                 chips=m.chips, labs=list(m.labs), kernel_lab=kernel_lab.__version__, looks=looks,
                 own_caption=entry.caption, caption=caption, title=title or entry.name, drawn_with=drawn_with(kind))

@@ -50,7 +50,8 @@ def _folders(path, base):
     here = Path(path).resolve().parent
     return [here, *list(here.parents)[:2]]
 
-def material_again(facts: dict, path: str | Path, base: str | None = None, place: str | None = None) -> FigureMaterial:
+def material_again(facts: dict, path: str | Path, base: str | None = None,
+                   place: str | None = None) -> FigureMaterial:
     "The material of a file's data, read again. `base`: the folder of a data file; `place`: the store. `UsageError`."
     source, wrong = entry_from(facts).source, None
     for folder in _folders(path, base):
@@ -80,13 +81,15 @@ def drawn_again(path: str | Path, base: str | None = None, place: str | None = N
     for a file without facts, and for data that is gone."""
     facts, kind = _facts(path), Path(path).suffix[1:].lower()
     if kind not in (*FIGURE_FORMATS, *TABLE_FORMATS):
-        raise UsageError(f'{path} has an ending that no figure has.', hint=f'There are: {", ".join(FIGURE_FORMATS)}.')
+        raise UsageError(f'{path} has an ending that no figure has.',
+                         hint=f'There are: {", ".join(FIGURE_FORMATS)}.')
     entry, m = entry_from(facts), material_again(facts, path, base, place)
     made, _ = entry_bytes(entry, m, (kind,))
     there = Path(path).read_bytes()
     if made[kind] == there: return FigureAgain(True)
     if made[kind].startswith(there):
-        return FigureAgain(False, (f'its end is missing: it has {len(there):,} of {len(made[kind]):,} bytes',))
+        return FigureAgain(False,
+                           (f'its end is missing: it has {len(there):,} of {len(made[kind]):,} bytes',))
     found = tuple(_changes(facts, m, kind))
     return FigureAgain(False, found or ('the drawing itself: another program changed the file, or the code of the '
                                         'figure is another, with the same version number',))
@@ -96,7 +99,8 @@ def _facts(path):
     if (path := Path(path)).suffix.lower() in ('.tex', '.txt'):
         beside = next((b for k in (*FIGURE_FORMATS, 'csv') if (b := path.with_suffix(f'.{k}')).exists()), None)
         if beside and not (path.suffix == '.tex' and beside.suffix == '.csv'):
-            raise UsageError(f'{path} is a caption.', hint=f'Its figure or table says where it came from: {beside}.')
+            raise UsageError(f'{path} is a caption.',
+                             hint=f'Its figure or table says where it came from: {beside}.')
     if Path(path).suffix.lower() not in ('.tex', '.csv', '.md'): return facts_in(path)
     from ...figures.suites.tables import table_facts
     return table_facts(path)

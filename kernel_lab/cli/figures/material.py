@@ -122,7 +122,8 @@ def one_timing(runs: Sequence[SourceRun]) -> tuple[str, str, str, str]:
                          hint='Name the runs of one of them, or `kernel-lab renew` evaluates stored runs again by the '
                               'clock of today.')
     if not found:
-        raise UsageError('None of these runs has a timed kernel.', hint='`kernel-lab runs` lists stored ones.')
+        raise UsageError('None of these runs has a timed kernel.',
+                         hint='`kernel-lab runs` lists stored ones.')
     return next(iter(found))
 
 def _of_runs(source, runs):
@@ -151,7 +152,8 @@ def _texts(value, what):
     "A text or a list of texts as a list. `UsageError` for anything else."
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not found or not all(isinstance(x, str) and x for x in found):
-        raise UsageError(f'{what} = {value!r} is no text and no list of texts.', hint=f'For example: {what} = "…".')
+        raise UsageError(f'{what} = {value!r} is no text and no list of texts.',
+                         hint=f'For example: {what} = "…".')
     return list(dict.fromkeys(found))
 
 def _recorded(value):
@@ -223,7 +225,8 @@ def _read(path, text, source, key):
     if 'outcomes' in found: return _suite_file(found, source, key)
     rows = [(str(name), int(came), int(out)) for name, came, out in found['rows']]
     if not rows: raise UsageError(f'{path.name} has no rows.')
-    return FigureMaterial(source, key, rows=({'rows': rows, 'words': found.get('words', {})},), kind='counted',
+    return FigureMaterial(source, key,
+                          rows=({'rows': rows, 'words': found.get('words', {})},), kind='counted',
                           labels=(str(found['label']),) if found.get('label') else ())
 
 def _suite_file(found, source, key):
@@ -258,7 +261,8 @@ def _predictions(text, source, key):
         raise UsageError(f'{source["file"]} mixes the clocks {" and ".join(clocks)}.',
                          hint='`kernel-lab calibrate` predicts all rows by the clock of today.')
     chips = dict.fromkeys(sorted({r['chip'] for r in rows}), '')
-    return FigureMaterial(source, key, rows=rows, chips=chips, clocks=clocks, labels=('measured times as published',))
+    return FigureMaterial(source, key, rows=rows, chips=chips, clocks=clocks,
+                          labels=('measured times as published',))
 
 def _tasks(value):
     "The material of kept times."

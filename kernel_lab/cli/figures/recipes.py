@@ -34,7 +34,8 @@ def _level(task):
     from ...tasks.suite.registry import TASKS
     return f'level {TASKS[task].level}' if task in TASKS else 'other'
 
-def estimates_frame(outcomes: Sequence['TaskOutcome'], metric: 'Metric', levels: bool = True) -> 'pd.DataFrame':
+def estimates_frame(outcomes: Sequence['TaskOutcome'], metric: 'Metric',
+                    levels: bool = True) -> 'pd.DataFrame':
     "A metric of each row of outcomes, over all tasks and by level, as a frame of `ESTIMATE_COLUMNS`."
     from ...agents.suites.metrics import by_task, estimate
     from ...figures.suites.estimates import ESTIMATE_COLUMNS
@@ -66,7 +67,8 @@ def _costs_frame(outcomes, unit):
     cost = choose(value, unit, 'unit of cost')
     known = [(o.row, o.task, cost(o), o.speedup) for o in outcomes if o.speedup and cost(o) is not None]
     if not known:
-        raise UsageError(f'Nobody counted the {unit} of these runs.', hint='cost = "kernels" is always known.')
+        raise UsageError(f'Nobody counted the {unit} of these runs.',
+                         hint='cost = "kernels" is always known.')
     return _frame(known, COST_COLUMNS)
 
 def _pairs_frame(outcomes, cost):
@@ -177,7 +179,8 @@ def _peak(m, theme):
 
 def _cost(m, theme, cost):
     from ...figures.suites.searches import cost_figure
-    return cost_figure(_costs_frame(m.outcomes, cost), theme, 'kernels evaluated' if cost == 'kernels' else cost)
+    return cost_figure(_costs_frame(m.outcomes, cost), theme,
+                       'kernels evaluated' if cost == 'kernels' else cost)
 
 def _iterations_drawn(m, theme):
     from ...figures.suites.searches import iterations_figure
@@ -199,7 +202,8 @@ def _residuals(m, theme):
 
 def _require_predictions(m):
     if 'predicted_us' not in m.rows[0]:
-        raise UsageError('This file has no predictions.', hint='`kernel-lab calibrate --out FILE.csv` writes some.')
+        raise UsageError('This file has no predictions.',
+                         hint='`kernel-lab calibrate --out FILE.csv` writes some.')
 
 def _funnel(m, theme):
     from ...figures.survey import funnel_figure
@@ -279,7 +283,8 @@ def checked_parameters(known: dict, given: dict, what: str) -> dict:
                              hint=f'For example: {name} = {default!r}.')
     return {**known, **{k: float(v) if type(known[k]) is float else v for k, v in given.items()}}
 
-def figure_of(name: str, m: FigureMaterial, theme: str = 'light', parameters: dict | None = None) -> 'go.Figure':
+def figure_of(name: str, m: FigureMaterial, theme: str = 'light',
+              parameters: dict | None = None) -> 'go.Figure':
     "The figure of a recipe, drawn from material. `UsageError` for an unknown name or parameter, or unfit material."
     recipe = choose(RECIPES, name, 'figure')
     given = checked_parameters(recipe.parameters, parameters or {}, name)

@@ -39,7 +39,8 @@ def _assembler_error(log, kernel):
     m = re.search(r'kernel\.ptx, line (\d{1,9}); (?:error|fatal)\s*: ([^\n]{1,500})', log)
     big = re.search(r'uses too much shared data \(0x([0-9a-f]{1,12}) bytes, 0x([0-9a-f]{1,12}) max\)', log)
     if big:
-        return KernelError(f'{kernel.name} takes too much static shared memory', kind='limit', line=kernel.line or None,
+        return KernelError(f'{kernel.name} takes too much static shared memory', kind='limit',
+                           line=kernel.line or None,
                            limit=f'{int(big[2], 16):,} bytes', value=f'{int(big[1], 16):,}',
                            hint='Make its arrays smaller; in CUDA C++ memory beyond this limit is dynamic: extern '
                                 '__shared__, with shared_mem= at the launch.')
@@ -108,7 +109,8 @@ class GpuCompiled(Shown):
         "Sentences: what is wrong, what a compiler warns of, what torch does, what dropped out, what to look at."
         calls = [f'line {c.line}: torch does {c.name.removeprefix("aten.")}' for c in self.plan.library_calls]
         dropped = (f'dropped: {d}' for d in self.dropped)
-        return [*map(str, self.errors), *self.plan.warnings, *dict.fromkeys(calls), *dropped, *map(str, self.signs)]
+        return [*map(str, self.errors), *self.plan.warnings, *dict.fromkeys(calls), *dropped,
+                *map(str, self.signs)]
 
     def __str__(self):
         head = f'{self.status}, not run: numbers are not verified, and no time was taken'
@@ -125,7 +127,8 @@ class GpuCompiled(Shown):
 def resources_of(b: KernelBinary) -> KernelResources:
     "What a kernel takes, read from its binary."
     o = b.occupancy
-    return KernelResources(b.kernel.name, b.kernel.line, b.kernel.threads, b.registers, b.spills, b.stack_bytes,
+    return KernelResources(b.kernel.name, b.kernel.line, b.kernel.threads, b.registers,
+                           b.spills, b.stack_bytes,
                            b.shared_bytes, o.share, o.limited_by, b.mix.get('tensor core', 0), b.hash)
 
 # %% ../../../nbs/5_evaluate/3_gpu/04_compiling.ipynb #83a861ef

@@ -102,7 +102,8 @@ def _planned(kernel, task, workload, chip, limits, progress):
     "The plan of a kernel on a workload; a `KernelError` is raised."
     if language_said(kernel.source) == 'nki': raise _another_language('nki', kernel.target)
     specs = input_specs(task, workload, kernel.source, kernel.entry)
-    plan, reply = plan_submission(kernel.source, specs, chip, kernel.entry, init_inputs(task, workload), limits)
+    plan, reply = plan_submission(kernel.source, specs, chip, kernel.entry,
+                                  init_inputs(task, workload), limits)
     if reply.layers: progress.layers, progress.tier = reply.layers, reply.tier
     if isinstance(plan, KernelError): raise plan
     if plan.target != kernel.target: raise _another_language(plan.target, kernel.target)
@@ -127,7 +128,8 @@ def _refuse_library(plan, task):
     refused = [c for c in plan.library_calls if not c.is_judged or c.name not in admitted]
     if not refused: return
     names = _operations(refused)
-    raise KernelError(f'torch does part of the work: {names}', kind='unsupported', line=refused[0].line or None,
+    raise KernelError(f'torch does part of the work: {names}', kind='unsupported',
+                      line=refused[0].line or None,
                       limit=', '.join(task.admits) or None, value=names if task.admits else None,
                       hint='A kernel is judged by what it computes itself: write this part in a kernel, or '
                       f'leave it out.{_way_to_admit(refused)}')
@@ -170,7 +172,8 @@ def gpu_limits(limits: Limits) -> Limits:
     return Limits(limits.seconds, max(limits.memory_mb, GPU_LIMITS.memory_mb), limits.answer_mb,
                   limits.instructions, limits.work_seconds)
 
-def gpu_stages(progress, kernel: Kernel, task: Task, workload: Workload, chip: str, seeds: int | Sequence[int] = 3,
+def gpu_stages(progress, kernel: Kernel, task: Task, workload: Workload, chip: str,
+               seeds: int | Sequence[int] = 3,
                limits: Limits = GPU_LIMITS) -> tuple[Status, dict]:
     """The status and the parts ('gpu', 'verification', 'error') of an evaluation of a GPU kernel. `progress`: an
     `EvaluationInProgress`. What is wrong with the kernel is a part, not raised."""
@@ -229,7 +232,8 @@ def _judged(progress, kernel, task, workloads, chip, seeds, limits, plan, facts)
     v = judgement.verification
     progress.say(str(v))
     for says in judgement.findings.values(): progress.say(f'warning: {says}')
-    known = dict(precision=judgement.precision[0], precision_why=judgement.precision[1], error=judgement.error,
+    known = dict(precision=judgement.precision[0],
+                 precision_why=judgement.precision[1], error=judgement.error,
                  eager_error=judgement.eager,
                  judged=judged_text(judgement, small, variants_of(plan)) + note,
                  findings=tuple(judgement.findings.values()))

@@ -68,7 +68,8 @@ def unbounded_exponential(run: NumbersOfRun) -> Iterator[Guess]:
         return
 
 def _overflow(name, top):
-    return Guess('an exponential that overflows', f'{name} reaches {top:.4g}, and the exponential of more than '
+    return Guess('an exponential that overflows',
+                 f'{name} reaches {top:.4g}, and the exponential of more than '
                  f"{MAX_EXP_ARGUMENT} is infinite in float32: subtract the row's maximum first", 0.8)
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_guesses.ipynb #2cab9d8a
@@ -78,7 +79,8 @@ def copied_input(run: NumbersOfRun) -> Iterator[Guess]:
         for name, x in run.arrays.items():
             if x.shape == got.shape and x.size > 1 and np.array_equal(x, got) and run.wrong(got, run.want[k]).any():
                 which = f'output {k}' if len(run.outputs) > 1 else 'the output'
-                yield Guess(f'a copy of {name}', f'{which} is {name}, element by element: what is computed from it is '
+                yield Guess(f'a copy of {name}',
+                            f'{which} is {name}, element by element: what is computed from it is '
                             'not what is stored', 0.95)
 
 # %% ../../../nbs/5_evaluate/3_gpu/10_guesses.ipynb #a0e1422a

@@ -102,7 +102,8 @@ def _in_words(error):
                                                     'while it was traced'))
     if not is_own: return error
     message, hint = _WORDS[error.kind]
-    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit, value=error.value, hint=hint)
+    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit,
+                       value=error.value, hint=hint)
 
 def interpret_plan(plan: LaunchPlan, arrays: Sequence[np.ndarray], limits: Limits = GPU_LIMITS, **choice
                    ) -> tuple[Interpretation | KernelError, ChildReply]:
@@ -117,7 +118,8 @@ def interpret_plan(plan: LaunchPlan, arrays: Sequence[np.ndarray], limits: Limit
     server, status = sandbox(GPU_MODULES)
     check_admitted(status)
     specs = [(list(v.shape), v.dtype) for v in plan.outputs]
-    request = {'source': plan.source, 'order': plan_order(plan, **choice), 'work_seconds': limits.work_seconds}
+    request = {'source': plan.source, 'order': plan_order(plan, **choice),
+               'work_seconds': limits.work_seconds}
     found, reply = server.compute(INTERPRET_JOB, request, list(arrays), specs, limits)
     reply = replace(reply, tier=status.tier)
     if reply.error: return _in_words(reply.error), reply

@@ -146,7 +146,8 @@ class PlanJudge:
     def _settle(self, got):
         lines = got.tf32_lines
         self.found.precision = class_of_plan(self.plan, self.workload.dtype, lines)
-        self.tolerance = class_tolerance(self.task, self.task.tolerance(self.workload), self.found.precision[0])
+        self.tolerance = class_tolerance(self.task, self.task.tolerance(self.workload),
+                                         self.found.precision[0])
 
     def _tolerance(self, want, tight):
         if tight is None: return self.tolerance

@@ -73,7 +73,8 @@ def compile_by_nvcc(text: str, name: str, chip: GpuChip, options: list[str] = ()
                     nvcc.parent, toolkit_reach(nvcc))
     log = '\n'.join(printable(line, 500) for line in (done.errors + done.text)[:MAX_NVCC_LOG].splitlines())
     if done.code and (m := _CANNOT_WORK.search(log)):
-        raise UsageError(f'nvcc cannot work here: {m[0]}', hint='It needs a C++ compiler (g++) beside it, and a '
+        raise UsageError(f'nvcc cannot work here: {m[0]}',
+                         hint='It needs a C++ compiler (g++) beside it, and a '
                                                                 'toolkit that knows the chip.')
     made = done.files['kernel.ptx']
     if len(made) > MAX_PTX_BYTES:

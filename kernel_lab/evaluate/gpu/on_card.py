@@ -84,7 +84,8 @@ def direct_products(task: Task, arrays: dict[str, np.ndarray]) -> int:
     given = [tensors[k] for k, x in arrays.items() if x.dtype.itemsize > 1]
     with torch.no_grad(), DirectProducts(given) as seen: return seen.of(task.reference(*tensors.values()))
 
-def run_on_card(plan: LaunchPlan, cubins: Sequence[bytes], task: Task, workload: Workload, precision: str = '',
+def run_on_card(plan: LaunchPlan, cubins: Sequence[bytes], task: Task,
+                workload: Workload, precision: str = '',
                 seconds: float = 120, api: str = '') -> CardRun:
     """Let the launcher run and time a plan on fresh draws of its task, and hold the outputs to the reference in
     float64, where that fits. `precision`: the class of the kernel, read from the plan if left out; `api`: as for
@@ -96,7 +97,8 @@ def run_on_card(plan: LaunchPlan, cubins: Sequence[bytes], task: Task, workload:
     draws = [task.draw(workload, s) for s in seeds]
     precision = precision or class_of_plan(plan, workload.dtype)[0]
     products = direct_products(task, draws[0]) if task.flops(workload) else 0
-    order = order_of([plan], [cubins], any_order=UNORDERED in task.tags, products=products, precision=precision)
+    order = order_of([plan], [cubins], any_order=UNORDERED in task.tags, products=products,
+                     precision=precision)
     report = launch(order, seconds, api, draws=[buffers_of(plan, d) for d in draws])
     if report.status not in _RAN: return CardRun(report.status, report)
     outputs = [[np.frombuffer(raw, device_dtype(v.dtype)).reshape(v.shape) for raw, v in zip(found, plan.outputs)]

@@ -87,7 +87,8 @@ def _in_words(error):
                                        or 'while it was traced' in error.message)
     if not is_own: return error
     message, hint = _WORDS[error.kind]
-    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit, value=error.value, hint=hint)
+    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit,
+                       value=error.value, hint=hint)
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_planning.ipynb #b0dbdfbb
 MAX_NVCC_KERNELS, MAX_NVCC_BYTES = 32, 32 << 20             # of one submission: each is a run of nvcc and of the child
@@ -117,12 +118,14 @@ def _run_planning(request, limits, compiler):
             if order is None: return reply
             size = sum(len(ptx or '') for ptx, _, _ in made.values())
             if len(made) >= MAX_NVCC_KERNELS or size > MAX_NVCC_BYTES:
-                raise KernelError('the submission compiles too many kernels by nvcc', kind='limit', value='more',
+                raise KernelError('the submission compiles too many kernels by nvcc',
+                                  kind='limit', value='more',
                                   limit=f'{MAX_NVCC_KERNELS}, {MAX_NVCC_BYTES >> 20} MiB of PTX',
                                   hint='Compile each once, with a text that is the same each time.')
             in_time()
             text, name, options = order
-            made[text_key(*order)] = compile_by_nvcc(text, name, get_gpu(request['chip']), options, limits.seconds)
+            made[text_key(*order)] = compile_by_nvcc(text, name, get_gpu(request['chip']), options,
+                                                     limits.seconds)
 
 # %% ../../../nbs/5_evaluate/3_gpu/03_planning.ipynb #b05581df
 def admit_plan(text: str, source: str, specs: Sequence[dict], chip: str) -> LaunchPlan:

@@ -75,7 +75,8 @@ def in_float64(task: Task, arrays: dict[str, np.ndarray]) -> tuple[np.ndarray, .
 
 def _arrays(out): return tuple(o.numpy() for o in (out if isinstance(out, (tuple, list)) else (out,)))
 
-def eager_outputs(task: Task, arrays: dict[str, np.ndarray], workload: Workload) -> tuple[np.ndarray, ...] | None:
+def eager_outputs(task: Task, arrays: dict[str, np.ndarray],
+                  workload: Workload) -> tuple[np.ndarray, ...] | None:
     """What eager torch gives on the CPU in the workload's own dtype, as float64; None where it has no such
     operation."""
     import torch

@@ -98,13 +98,15 @@ class GpuRecording:
     evaluation: Evaluation
     stages: dict[int, list[Listing]] = field(default_factory=dict)
 
-def compiled_of(evaluation: Evaluation, task: Task | str | None = None, limits: Limits = GPU_LIMITS) -> GpuCompiled:
+def compiled_of(evaluation: Evaluation, task: Task | str | None = None,
+                limits: Limits = GPU_LIMITS) -> GpuCompiled:
     """An evaluated GPU kernel compiled once more, for the workload and the chip it was evaluated on. `KernelError` for
     one that does not compile, `UsageError` without its compiler and for a task of another lab."""
     e, task = evaluation, get_task(task or evaluation.task)
     workload = task.workload(e.workload)
     specs = input_specs(task, workload, e.kernel.source, e.kernel.entry)
-    plan, _ = plan_submission(e.kernel.source, specs, e.chip, e.kernel.entry, init_inputs(task, workload), limits)
+    plan, _ = plan_submission(e.kernel.source, specs, e.chip, e.kernel.entry,
+                              init_inputs(task, workload), limits)
     if isinstance(plan, KernelError): raise plan
     return compile_plan(plan, limits.work_seconds)
 
@@ -135,8 +137,10 @@ def recording_data(r: GpuRecording) -> dict:
     kept = {k: v for k, v in r.evaluation.versions.items() if k in ('kernel_lab', 'task', 'asked', 'limits')}
     v = r.evaluation.verification
     small = v and replace(v, tile_map=coarser_map(v.tile_map))
-    e = replace(r.evaluation, id=f'recorded {r.name}', created='', seconds={}, versions=kept, verification=small)
-    return dict(plan=c.plan.to_json(), source=c.plan.source, binaries=binaries, stages=stages, evaluation=e.to_dict())
+    e = replace(r.evaluation, id=f'recorded {r.name}', created='', seconds={}, versions=kept,
+                verification=small)
+    return dict(plan=c.plan.to_json(), source=c.plan.source, binaries=binaries, stages=stages,
+                evaluation=e.to_dict())
 
 def recording_from(name: str, d: dict) -> GpuRecording:
     "The recording that `recording_data` wrote."

@@ -25,7 +25,8 @@ def one_launch_each(plan: LaunchPlan) -> dict[int, Alternative]:
         for a in launch.alternatives: found.setdefault(a.kernel, a)
     return found
 
-def compiled_again(job: str, plan: LaunchPlan, launches: dict[int, Alternative], limits: Limits = GPU_LIMITS) -> list:
+def compiled_again(job: str, plan: LaunchPlan, launches: dict[int, Alternative],
+                   limits: Limits = GPU_LIMITS) -> list:
     """What a job of `gpu.interpret.recompile` answers for kernels of a plan (number → an alternative that launches
     it), a list with an entry for each. `KernelError` where the text cannot be compiled by itself."""
     kernels = [plan.kernels[n] for n in launches]

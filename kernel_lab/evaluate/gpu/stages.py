@@ -29,7 +29,8 @@ def stage_listings(found: dict) -> list[Listing]:
     if not isinstance(found, dict) or not all(isinstance(t, str) for t in found.values()):
         raise KernelError('the answer of a child is not valid', kind='invalid')
     text = lambda stage: printable(found.get(stage, ''), MAX_STAGE_CHARACTERS)
-    return [mlir_listing('ttir', text('ttir')), mlir_listing('ttgir', text('ttgir')), llvm_listing(text('llir'))]
+    return [mlir_listing('ttir', text('ttir')), mlir_listing('ttgir', text('ttgir')),
+            llvm_listing(text('llir'))]
 
 def assembly_listings(compiled: GpuCompiled, kernel: int) -> list[Listing]:
     "PTX and, where it was assembled, SASS of the kernel with this number."

@@ -21,7 +21,8 @@ def become_tool(order: dict) -> None:
     tool = os.open(order['tool'], os.O_RDONLY)
     layers = [rlimits(order['seconds'], TOOL_MEMORY_MB, TOOL_FILE_MB)]
     path = order.get('path', ())
-    readable = [*SYSTEM_FOLDERS, '/dev/null', os.path.dirname(order['tool']), *path, *order.get('readable', ())]
+    readable = [*SYSTEM_FOLDERS, '/dev/null', os.path.dirname(order['tool']), *path,
+                *order.get('readable', ())]
     walls = {'namespaces': without_network, 'parent': bind_to_parent, 'uid': drop_privileges,
              'landlock': lambda: landlock(readable, [order['folder']])}
     for name in ('namespaces', 'parent', 'landlock', 'uid'):

@@ -79,7 +79,8 @@ def _wait(command, folder, seconds, name):
     if code is not None: return code
     hint = ('Look for templates that make more templates, and for loops that are unrolled.' if name in COMPILERS else
             'Use smaller tiles: the assembler goes through all that they unroll to.')
-    raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s', value='more', hint=hint)
+    raise KernelError(f'{name} took too long', kind='timeout', limit=f'{seconds:g} s',
+                      value='more', hint=hint)
 
 def run_tool(name: str, words: Sequence[str], inputs: dict[str, bytes], outputs: Sequence[str] = (),
              seconds: float = 60, folder: Path | None = None, reach: dict | None = None) -> ToolRun:
@@ -94,7 +95,8 @@ def run_tool(name: str, words: Sequence[str], inputs: dict[str, bytes], outputs:
         folder = Path(place)
         folder.chmod(0o777)                     # for the user that the tool becomes; the folder's name is random
         for file, data in inputs.items(): (folder / file).write_bytes(data)
-        order = {'tool': str(tool), 'words': [*words], 'folder': place, 'seconds': seconds, 'walls': server.walls}
+        order = {'tool': str(tool), 'words': [*words], 'folder': place, 'seconds': seconds,
+                 'walls': server.walls}
         order |= reach or {}
         command = [sys.executable, '-P', '-s', '-S', '-B', '-c', _BOOT, str(lab), json.dumps(order)]
         code = _wait(command, folder, seconds, name)

@@ -79,7 +79,8 @@ class JobQueue:
 
     def recall(self, job):
         "The Evaluation that `evaluate` would take from the store, or None."
-        return self.store and recall(self.store, job.kernel, job.task, job.workload, job.chip, seeds=job.seeds,
+        return self.store and recall(self.store, job.kernel, job.task, job.workload,
+                                     job.chip, seeds=job.seeds,
                                      limits=job.limits, strict=job.strict)
 
     def begin(self, job): self.busy.add(self._key(job))
@@ -142,7 +143,8 @@ def check_pool(pool):
     "`pool` itself; UsageError if it is a text that names no pool, or an object without the methods of one."
     if isinstance(pool, str):
         if pool in ('local', 'ray') or ':' in pool and host_and_port(pool): return pool
-        raise UsageError(f'There is no pool {pool!r}.', hint='There are local, ray, and the addresses of Ray clusters: '
+        raise UsageError(f'There is no pool {pool!r}.',
+                         hint='There are local, ray, and the addresses of Ray clusters: '
                          'host:port, or ray://host:port from outside.')
     if lacking := [k for k in POOL_METHODS if not hasattr(pool, k)]:
         raise UsageError(f'A {type(pool).__name__} is no pool: it has no {" and no ".join(lacking)}.',
@@ -169,7 +171,8 @@ def _as_kernels(kernels):
 def _check_numbers(workers, seconds, progress):
     "UsageError for too few workers or seconds, and for a progress that is no function."
     if workers is not None and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 1):
-        raise UsageError(f'The number of workers is {workers!r}.', hint='Give at least 1, or None for one a processor.')
+        raise UsageError(f'The number of workers is {workers!r}.',
+                         hint='Give at least 1, or None for one a processor.')
     if not isinstance(seconds, (int, float)) or not seconds > 0:
         raise UsageError(f'An evaluation may take seconds={seconds!r}.',
                          hint=f'Give more than 0; {JOB_TIMEOUT_S} is usual.')

@@ -53,7 +53,8 @@ class Job:
         "The content keys of task and workload, as the asking process knows them."
         return dict(task=task_key(self.task), asked=task_key(self.task, self.task.workload(self.workload)))
 
-def jobs_of(kernels, tasks, workload=None, chip=DEFAULT_CHIP, seeds=3, limits=Limits(), keep=False, strict=False):
+def jobs_of(kernels, tasks, workload=None, chip=DEFAULT_CHIP, seeds=3, limits=Limits(), keep=False,
+            strict=False):
     """A `Job` for each kernel, made when it is asked for: all on one task, or each on its own of as many tasks.
     Raises UsageError at once for names that do not exist."""
     is_several, seeds = isinstance(tasks, (list, tuple)), int(seeds) if isinstance(seeds, Integral) else tuple(seeds)
@@ -98,7 +99,8 @@ KEYS_THAT_AGREE = ('lab', 'chip_record')                                # of the
 def job_to_text(job: Job) -> str:
     "A `Job` as JSON; `answer_job` reads it."
     same = {k: getattr(job, k) for k in ('workload', 'chip', 'seeds', 'keep', 'strict')}
-    parts = dict(task=job.task.name, packed=_packed(job.task), kernel=asdict(job.kernel), limits=asdict(job.limits),
+    parts = dict(task=job.task.name, packed=_packed(job.task), kernel=asdict(job.kernel),
+                 limits=asdict(job.limits),
                  versions=versions(job.chip))
     return json.dumps({**same, **parts})
 
@@ -125,7 +127,8 @@ def _question(asked):
     """Kernel, task, workload and chip; UsageError if this is another lab, has no sandbox, cannot read the task or has
     no such target."""
     if different := differences(versions(asked['chip']), asked['versions']):
-        raise UsageError(different, hint='Install the same lab, Python and libraries wherever there are workers.')
+        raise UsageError(different,
+                         hint='Install the same lab, Python and libraries wherever there are workers.')
     check_admitted(sandbox_status())
     kernel, task = Kernel(**asked['kernel']), _unpacked(asked['packed']) if asked['packed'] else get_task(asked['task'])
     resolve(kernel, task, asked['workload'], asked['chip'])
@@ -143,7 +146,8 @@ def read_answer(job: Job, text: str) -> tuple:
 
 def lab_error_evaluation(job: Job, why: str) -> Evaluation:
     "The `Evaluation` of a job that could not be finished: a fault of the lab, not of the kernel."
-    about = dict(task=job.task.name, workload=job.workload, chip=job.chip, target=TARGET_OF[job.kernel.target],
+    about = dict(task=job.task.name, workload=job.workload, chip=job.chip,
+                 target=TARGET_OF[job.kernel.target],
                  kernel=job.kernel)
     progress = EvaluationInProgress(about, asked=job.asked)
     progress.say(why)

@@ -76,7 +76,8 @@ def _init(ray, address, workers):
     except ConnectionError: ray.init('local', num_cpus=workers, **RAY_INIT_OPTIONS)
 
 # %% ../../../nbs/5_evaluate/4_pool/01_ray_backend.ipynb #f5fbf885
-WORKER_LOSS_ERRORS = ('WorkerCrashedError', 'NodeDiedError', 'OutOfMemoryError', 'ObjectLostError', 'OwnerDiedError',
+WORKER_LOSS_ERRORS = ('WorkerCrashedError', 'NodeDiedError', 'OutOfMemoryError',
+                      'ObjectLostError', 'OwnerDiedError',
                       'LocalRayletDiedError', 'TaskPlacementGroupRemoved')
 CLUSTER_POLL_S = 2.0                                                    # between two looks at the cluster
 CLUSTER_GONE_HINT = 'What came before is safe where there is a store; ask again for the rest, also with another pool.'
@@ -129,7 +130,8 @@ def _ray_outcome(future, place):
 
 def _check_reachable(place):
     if not is_reachable(place):
-        raise UsageError(f'The Ray cluster went away: nobody answers at {place[0]}:{place[1]}.', hint=CLUSTER_GONE_HINT)
+        raise UsageError(f'The Ray cluster went away: nobody answers at {place[0]}:{place[1]}.',
+                         hint=CLUSTER_GONE_HINT)
 
 # %% ../../../nbs/5_evaluate/4_pool/01_ray_backend.ipynb #eebdaa95
 CLUSTER_SHUTDOWN_S = 10.0                                               # to leave a cluster, or to end one
@@ -138,7 +140,8 @@ _RAY_DEFAULTS = {'RAY_USAGE_STATS_ENABLED': '0', 'RAY_gcs_rpc_server_reconnect_t
 class RayPool:
     """A pool that does jobs through Ray: on the cluster at `address`, the one this machine belongs to, or one
     started here; at most `workers` at once, or as many as the cluster has processors."""
-    def __init__(self, address: str | None = None, workers: int | None = None, seconds: float = JOB_TIMEOUT_S):
+    def __init__(self, address: str | None = None, workers: int | None = None,
+                 seconds: float = JOB_TIMEOUT_S):
         self.seconds, self.workers, self.given, self.talker = seconds, workers, {}, None
         _check_possible(address)
         settings = _RAY_DEFAULTS | {k: v for k, v in os.environ.items() if k.startswith('RAY_')}
@@ -160,7 +163,8 @@ class RayPool:
     def give(self, job):
         "Begin a job for which there is room."
         self.given[job.number] = job
-        message = {'number': job.number, 'text': job_to_text(job), 'needs': resources_of(job), 'seconds': self.seconds}
+        message = {'number': job.number, 'text': job_to_text(job), 'needs': resources_of(job),
+                   'seconds': self.seconds}
         self.talker.send(json.dumps(message))
 
     def heard(self):

@@ -163,7 +163,8 @@ class Evaluation(Shown):
         for e in (self, other):
             if e.profile is None:
                 reason = e.status.value.replace('_', ' ')
-                raise UsageError(f'Evaluation {e.id} has no latency: {reason}.', hint='Only correct kernels can be '
+                raise UsageError(f'Evaluation {e.id} has no latency: {reason}.',
+                                 hint='Only correct kernels can be '
                                                                                       'compared.')
         asked = [(e.task, e.workload, e.versions.get('asked')) for e in (self, other)]
         if asked[0] != asked[1]:
@@ -242,7 +243,8 @@ def _line_costs(profile):
 def _source_part(e, anchor):
     "The kernel's source with what each line cost, the line of the error marked."
     costs, wrong, lines = _line_costs(e.profile), (e.error or {}).get('line'), e.kernel.source.splitlines()
-    row = lambda k, text: code_line(text, k, f'{anchor}-L{k}', cost=costs.get(k, (0, ''))[0] if costs else None,
+    row = lambda k, text: code_line(text, k, f'{anchor}-L{k}',
+                                    cost=costs.get(k, (0, ''))[0] if costs else None,
                                     tip=costs.get(k, (0, ''))[1], bad=k == wrong)
     rows = [row(k, text) for k, text in enumerate(lines[:MOST_LINES], 1)]
     left = len(lines) - MOST_LINES

@@ -148,7 +148,8 @@ class GpuFacts:
 
     def lines(self, told: Collection[str] = ()) -> list[str]:
         "All of it as lines of text: words and sentences as the shell prints them, without findings that were `told`."
-        pairs = [*(('kernel', str(k)) for k in self.kernels), ('floor', self.floor), ('traffic', self.traffic),
+        pairs = [*(('kernel', str(k)) for k in self.kernels), ('floor', self.floor),
+                 ('traffic', self.traffic),
                  ('library', self.library), ("judged", self.judged),
                  ('precision', self.precision_said), ('error', self.accuracy),
                  *(('race', f) for f in self.findings if f not in told),
@@ -164,7 +165,8 @@ class GpuFacts:
 
 def resources_table(kernels: Iterable[KernelResources]) -> 'Markup':
     "What kernels take, as a table for a record: a row each, occupancy as a bar with what limits it."
-    columns = (('kernel', 'mono'), ('line', 'right'), ('threads', 'right'), ('registers', 'right'), ('spills', 'right'),
+    columns = (('kernel', 'mono'), ('line', 'right'), ('threads', 'right'),
+               ('registers', 'right'), ('spills', 'right'),
                ('stack', 'right'), ('shared memory', 'right'), ('tensor-core', 'right'), ('occupancy', 'word'),
                ('limited by', 'left'))
     tip = 'share of the warps that an SM can hold'

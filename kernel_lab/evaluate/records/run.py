@@ -49,7 +49,8 @@ class Step(Shown):
     @classmethod
     def from_dict(cls, d: dict) -> 'Step':
         "The step that `to_dict` wrote."
-        parts = {'evaluation': Evaluation.from_dict(d['evaluation']), 'tool_calls': tuple(d.get('tool_calls', ()))}
+        parts = {'evaluation': Evaluation.from_dict(d['evaluation']),
+                 'tool_calls': tuple(d.get('tool_calls', ()))}
         return cls(**{**known_fields(cls, d), **parts})
 
     def _repr_html_(self):
@@ -117,7 +118,8 @@ class Run(Shown):
     @property
     def best(self) -> Step | None:
         "The fastest correct step, or None."
-        return min((s for s in self.steps if s.evaluation.profile), key=lambda s: s.evaluation.latency_us, default=None)
+        return min((s for s in self.steps if s.evaluation.profile),
+                   key=lambda s: s.evaluation.latency_us, default=None)
 
     @property
     def target(self) -> str:
@@ -136,7 +138,8 @@ class Run(Shown):
     def best_speedup(self) -> float | None:
         """Speed-up of the best step over the first kernel; None if there is none, or if their intervals overlap too
         much to tell."""
-        is_distinct = self.best and stands_out(self.best.evaluation.profile, [s.evaluation.profile for s in self.steps])
+        is_distinct = self.best and stands_out(self.best.evaluation.profile,
+                                               [s.evaluation.profile for s in self.steps])
         return self.first_us / self.best.evaluation.latency_us if is_distinct else None
 
     def path(self, index: int | None = None) -> 'Run':
@@ -190,7 +193,8 @@ def run_for_others(run: Run) -> Run:
 # %% ../../../nbs/5_evaluate/1_records/02_run.ipynb #72c0b362
 def _step_row(step):
     e = step.evaluation
-    return dict(step=step.index, move=step.move, status=str(e.status), latency_us=e.latency_us, speedup=e.speedup,
+    return dict(step=step.index, move=step.move, status=str(e.status),
+                latency_us=e.latency_us, speedup=e.speedup,
                 bound=e.profile and e.profile.bound, peak_pct=e.profile and e.profile.peak_pct, cost_usd=step.cost_usd)
 
 MAX_DETAILS = 120_000       # characters of the steps' details in a record

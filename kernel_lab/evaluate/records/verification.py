@@ -116,7 +116,8 @@ class SeedReport:
         "The report that `to_json_data` wrote; strings for NaN and infinity become numbers again."
         numbers = {k: float(d[k]) for k in ('max_abs', 'max_rel', 'mismatch_share', 'worst_got', 'worst_want')}
         first = d['first_bad']
-        places = {'worst_index': tuple(d['worst_index']), 'first_bad': None if first is None else tuple(first)}
+        places = {'worst_index': tuple(d['worst_index']),
+                  'first_bad': None if first is None else tuple(first)}
         return cls(**{**known_fields(cls, d), **numbers, **places})
 
     def __str__(self):
@@ -198,7 +199,8 @@ class Verification(Shown):
         elements = tuple(map(Element.from_dict, d.get('elements', ())))
         guesses = tuple(Guess(**known_fields(Guess, g)) for g in d.get('guesses', ()))
         left_out = tuple(map(tuple, d.get('left_out', ())))
-        return cls(d['passed'], tolerance, seeds, tile_map, elements, guesses, tuple(d.get('notes', ())), left_out)
+        return cls(d['passed'], tolerance, seeds, tile_map, elements, guesses,
+                   tuple(d.get('notes', ())), left_out)
 
     def __str__(self):
         return '\n'.join([
@@ -216,7 +218,8 @@ def verification_parts(v: 'Verification') -> list:
     worst = [said(v.worst, 'bad')] if v.worst and not v.passed else []
     rows = [('✓' if r.passed else '✕', r.drawn, r.output, f'{r.max_abs:.3g}', f'{r.mismatch_share:.2%}', r.nan_count)
             for r in v.seeds[:40]]
-    names = (('', 'word'), ('inputs', 'left'), ('output', 'right'), ('largest difference', 'right'), ('wrong', 'right'),
+    names = (('', 'word'), ('inputs', 'left'), ('output', 'right'),
+             ('largest difference', 'right'), ('wrong', 'right'),
              ('not finite', 'right'))
     elements = [fold(f'The {len(v.elements)} worst elements', *map(said, v.elements))] if v.elements else []
     return [*guesses, *worst, fold('Draws', table(names, rows), note=f'{len(v.seeds)}'), *elements,

@@ -21,7 +21,8 @@ def rlimits(seconds: float, memory_mb: int, file_mb: int = 16, threads: int | No
     """Limit this process irrevocably: `memory_mb` of address space, processor time (`seconds`, plus 10 for starting),
     open files, and `file_mb` for each file. Returns the layer's name, with the limits that the system refused."""
     import resource as r
-    wanted = dict(AS=memory_mb << 20, CPU=int(seconds) + 10, NOFILE=MAX_OPEN_FILES, FSIZE=file_mb << 20, CORE=0,
+    wanted = dict(AS=memory_mb << 20, CPU=int(seconds) + 10, NOFILE=MAX_OPEN_FILES,
+                  FSIZE=file_mb << 20, CORE=0,
                   **({'NPROC': threads} if threads else {}))
     refused = [name for name, value in wanted.items() if not _limited(r, getattr(r, f'RLIMIT_{name}'), value)]
     return f'rlimits without {" ".join(refused)}' if refused else 'rlimits'
@@ -72,7 +73,8 @@ def namespaces(own_processes: bool = True) -> str:
     return 'namespaces'
 
 # %% ../../../nbs/5_evaluate/2_sandbox/00_confine.ipynb #c9099bce
-_MS = dict(RDONLY=1, NOSUID=2, NODEV=4, NOEXEC=8, REMOUNT=32, NOATIME=1024, NODIRATIME=2048, BIND=4096, REC=16384,
+_MS = dict(RDONLY=1, NOSUID=2, NODEV=4, NOEXEC=8, REMOUNT=32, NOATIME=1024,
+           NODIRATIME=2048, BIND=4096, REC=16384,
            PRIVATE=1 << 18, RELATIME=1 << 21)
 _KEPT = ((os.ST_NOEXEC, 'NOEXEC'), (os.ST_NOATIME, 'NOATIME'), (os.ST_NODIRATIME, 'NODIRATIME'),
          (os.ST_RELATIME, 'RELATIME')) if hasattr(os, 'ST_NOATIME') else ()
@@ -81,7 +83,8 @@ def _flags(*names): return sum(_MS[n] for n in names)
 
 def _mount(source, target, kind, flags, data=None):
     as_bytes = lambda x: None if x is None else os.fsencode(x)
-    return call_libc('mount', as_bytes(source), as_bytes(target), as_bytes(kind), ctypes.c_ulong(flags), as_bytes(data))
+    return call_libc('mount', as_bytes(source), as_bytes(target), as_bytes(kind), ctypes.c_ulong(flags),
+                     as_bytes(data))
 
 def _bound(path, root):
     "Bind-mount a folder read-only below `root`."

@@ -38,7 +38,8 @@ class Limits:
             if '_mb' in name and not isinstance(value, Integral):
                 raise UsageError(f'The limit {name} is {value}.', hint='It must be a whole number.')
         if self.memory_mb < 512:
-            raise UsageError(f'The limit memory_mb is {self.memory_mb}.', hint='Python and numpy alone need 512.')
+            raise UsageError(f'The limit memory_mb is {self.memory_mb}.',
+                             hint='Python and numpy alone need 512.')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #a9b849ee
 _TIME_HINT = ('Look for a loop without an end on this line, or for Python that makes or prints something huge, or '
@@ -54,7 +55,8 @@ def _blamed(stack):
     return int(found[1]) if found else None
 
 def _timeout(limits, line):
-    return KernelError('tracing the kernel took too long', kind='timeout', line=line, limit=f'{limits.seconds:g} s',
+    return KernelError('tracing the kernel took too long', kind='timeout', line=line,
+                       limit=f'{limits.seconds:g} s',
                        value='more', hint=_TIME_HINT)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #28e7b5c6
@@ -65,7 +67,8 @@ def _crash(code, line):
     else:
         kind, text = _SIGNALS.get(-code, ('crash', f'the process ended by signal {-code}'
                                           if code < 0 else f'the process ended itself (exit code {code})'))
-    return KernelError(f'{text}, without an answer.', kind=kind, line=line, hint='A kernel only issues instructions '
+    return KernelError(f'{text}, without an answer.', kind=kind, line=line,
+                       hint='A kernel only issues instructions '
                                                                                  'and returns its outputs.')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #87efaf34
@@ -79,7 +82,8 @@ def error_from_message(body: str) -> KernelError:
     try: d = json.loads(body)
     except (ValueError, RecursionError): d = None
     if not isinstance(d, dict):
-        return KernelError('the process answered with junk.', kind='invalid', hint='A kernel must not write to the '
+        return KernelError('the process answered with junk.', kind='invalid',
+                           hint='A kernel must not write to the '
                                                                                    'pipes it finds.')
     d = {k: v if type(v) in (int, type(None)) else printable(v) for k, v in d.items()}
     return KernelError.from_dict({**d, 'line': d.get('line') if type(d.get('line')) is int else None})
@@ -93,11 +97,13 @@ def _too_large(data, limits):
     most = limits.answer_mb * MAX_PARTS_PER_MIB
     if data[:1] != b'P' or not data.isascii():
         if len(data) <= MAX_OTHER_BYTES: return None
-        return KernelError('the process answered with junk.', kind='invalid', limit=f'{MAX_OTHER_BYTES:,} bytes',
+        return KernelError('the process answered with junk.', kind='invalid',
+                           limit=f'{MAX_OTHER_BYTES:,} bytes',
                            value=f'{len(data):,}', hint='A kernel must not write to the pipes it finds.')
     parts = sum(map(data.count, (b'[', b'{', b',', b':')))
     if parts <= most: return None
-    return KernelError('the traced program has too many parts', kind='limit', limit=f'{most:,}', value=f'{parts:,}',
+    return KernelError('the traced program has too many parts', kind='limit',
+                       limit=f'{most:,}', value=f'{parts:,}',
                        hint='Loops written with nl.affine_range stay loops; Python loops are unrolled.')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #9207c706
@@ -125,7 +131,8 @@ def verdict(data: bytes, how: str, code: int | None, limits: Limits) -> tuple[st
     if not data: return None, _crash(0, None)
     if error := _too_large(data, limits): return None, error
     text = data.decode('utf-8', 'replace')
-    return (text[1:], None) if text[0] == 'P' else (None, error_from_message(text[1:] if text[0] == 'E' else ''))
+    return (text[1:], None) if text[0] == 'P' else (None,
+                                                    error_from_message(text[1:] if text[0] == 'E' else ''))
 
 # %% ../../../nbs/5_evaluate/2_sandbox/04_protocol.ipynb #6fa6c51e
 @dataclass(frozen=True)

@@ -112,7 +112,8 @@ def check_admitted(status: SandboxStatus) -> None:
     if status.tier == 'S0' and not is_allowed(): raise no_walls('; '.join(status.open[:3]))
     if not status.safe and (status.tier, tuple(status.open)) not in _WARNED:
         _WARNED.add((status.tier, tuple(status.open)))
-        warnings.warn(f'the sandbox is {status.tier}: {"; ".join(status.open) or "walls are missing"}', stacklevel=2)
+        warnings.warn(f'the sandbox is {status.tier}: {"; ".join(status.open) or "walls are missing"}',
+                      stacklevel=2)
 
 # %% ../../../nbs/5_evaluate/2_sandbox/07_run.ipynb #2f5cb21e
 def run_job(job: str, request: dict, limits: Limits = Limits(), imports: Sequence[str] = (),
@@ -138,7 +139,8 @@ def admit_program(text: str, kernel: Kernel, specs: Sequence, chip: str) -> Prog
                           kind='invalid')
     got, want = ([(tuple(s.shape), s.dtype) for s in side] for side in (program.inputs, specs))
     if got != want:
-        raise KernelError('the traced program has other inputs than it was given.', kind='invalid', limit=want,
+        raise KernelError('the traced program has other inputs than it was given.',
+                          kind='invalid', limit=want,
                           value=got[:len(want) + 1])
     return program
 
@@ -189,6 +191,7 @@ def compute_kernel(kernel: Kernel | str, arrays: Sequence[np.ndarray], outputs: 
     if error: return error, ChildReply(None, None)
     server, where = sandbox()
     check_admitted(where)
-    found, reply = server.compute(job, {'source': kernel.source, 'entry': kernel.entry}, list(arrays), outputs, limits,
+    found, reply = server.compute(job, {'source': kernel.source, 'entry': kernel.entry},
+                                  list(arrays), outputs, limits,
                                   imports)
     return found if reply.error is None else reply.error, replace(reply, tier=where.tier)

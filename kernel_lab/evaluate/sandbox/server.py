@@ -134,7 +134,8 @@ class Server:
     before. Of `walls` it uses those that this
     machine allows; `refused` has the reason for each other one. UsageError on Windows, SimulatorError if the zygote
     cannot be started."""
-    def __init__(self, walls: Sequence[str] = WALLS, modules: Sequence[str] = (), readable: Sequence[str] = ()):
+    def __init__(self, walls: Sequence[str] = WALLS, modules: Sequence[str] = (),
+                 readable: Sequence[str] = ()):
         if not hasattr(os, 'fork'):
             raise UsageError('Kernels need a system that can fork: Linux or macOS.',
                              hint='On Windows the lab works in WSL.')
@@ -195,7 +196,8 @@ def _run_child(self: Server, job, request, limits, imports, answer, *inputs):
     began = time.monotonic()
     bounds = {k: getattr(limits, k) for k in ('seconds', 'memory_mb', 'answer_mb')}
     with anonymous_file() as asked:
-        write_bytes(asked, json.dumps({**request, 'job': job, 'imports': list(imports), 'limits': bounds}).encode())
+        write_bytes(asked,
+                    json.dumps({**request, 'job': job, 'imports': list(imports), 'limits': bounds}).encode())
         reports, report = os.pipe()
         try:
             try: self._order(asked, answer, report, *inputs)
@@ -239,7 +241,8 @@ class _NotReady(SimulatorError):
     "A child that could not be started: `failed` is the wall that failed, or 'start'."
     def __init__(self, news):
         self.failed, self.why = news.get('failed', 'start'), printable(news.get('why', 'it ended without a word'), 500)
-        super().__init__(f'The sandbox did not start ({self.failed}): {self.why}', hint='`kernel-lab doctor` tells '
+        super().__init__(f'The sandbox did not start ({self.failed}): {self.why}',
+                         hint='`kernel-lab doctor` tells '
                                                                                         'what this machine allows.')
 
 # %% ../../../nbs/5_evaluate/2_sandbox/05_server.ipynb #6ee38fe3

@@ -23,7 +23,8 @@ def as_dtype(name: str) -> np.dtype:
     try: found = np.dtype(name)
     except TypeError: found = None
     if found is None or found.hasobject or found.names or not found.itemsize:
-        raise UsageError(f'{name!r} is no dtype of numbers.', hint='float32, bfloat16, int32 and their like are.')
+        raise UsageError(f'{name!r} is no dtype of numbers.',
+                         hint='float32, bfloat16, int32 and their like are.')
     return found
 
 def array_layout(specs: Iterable[tuple], start: int = 0) -> tuple[list[tuple], int]:
@@ -94,7 +95,8 @@ def poisoned_file(specs: Sequence[tuple]) -> Iterator[int]:
 # %% ../../../nbs/5_evaluate/2_sandbox/03_shared_arrays.ipynb #0f230315
 INPUTS_FD, OUTPUTS_FD = 4, 3  # file descriptors in the child
 
-def mapped_arrays(fd: int, specs: Sequence[tuple], start: int = 0, writable: bool = False) -> list[np.ndarray]:
+def mapped_arrays(fd: int, specs: Sequence[tuple], start: int = 0,
+                  writable: bool = False) -> list[np.ndarray]:
     "Memory-mapped views of the arrays of `specs` in a file, from byte `start`."
     places, end = array_layout(specs, start)
     if end == 0: return [np.empty(shape, dtype) for _, dtype, shape in places]

@@ -32,7 +32,8 @@ def baits() -> Iterator[tuple[dict, Callable[[], set[str]]]]:
         tcp = stack.enter_context(socket.create_server(('127.0.0.1', 0)))
         udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         udp.bind(('127.0.0.1', 0))
-        bait = dict(file=str(path), parent=os.getpid(), address=ctypes.addressof(memory), secret_name='KERNEL_LAB_BAIT',
+        bait = dict(file=str(path), parent=os.getpid(), address=ctypes.addressof(memory),
+                    secret_name='KERNEL_LAB_BAIT',
                     tcp=tcp.getsockname()[1], udp=udp.getsockname()[1], abstract=name)
         if hasattr(socket, 'AF_UNIX') and Path('/proc').exists():
             local = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -113,4 +114,5 @@ def status_of_server(server: Server) -> SandboxStatus:
         found, seen = json.loads(reply.text), reached()
     succeeded = {k: result for k, (success, result) in found.items() if success or k in seen}
     stopped = {k: result for k, (_, result) in found.items() if k not in succeeded}
-    return SandboxStatus(_tier(set(server.walls), succeeded), reply.layers, dict(server.refused), succeeded, stopped)
+    return SandboxStatus(_tier(set(server.walls), succeeded), reply.layers, dict(server.refused),
+                         succeeded, stopped)

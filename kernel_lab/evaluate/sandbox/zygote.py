@@ -18,7 +18,8 @@ try: import fcntl
 except ImportError: fcntl = None             # not on Windows
 
 # %% ../../../nbs/5_evaluate/2_sandbox/02_zygote.ipynb #7e7f6497
-WARM_MODULES = ('kernel_lab.nki.lang.trace', 'abc', 'bisect', 'collections.abc', 'copy', 'dataclasses', 'enum',
+WARM_MODULES = ('kernel_lab.nki.lang.trace', 'abc', 'bisect', 'collections.abc',
+                'copy', 'dataclasses', 'enum',
                 'fractions', 'functools', 'heapq', 'inspect', 'itertools', 'logging', 'math', 'numbers', 'operator',
                 'random', 're', 'statistics', 'string', 'textwrap', 'types', 'typing', 'typing_extensions', 'warnings',
                 'numpy.random', 'numpy.linalg')

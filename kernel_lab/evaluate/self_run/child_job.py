@@ -46,7 +46,8 @@ def put_tensor(tensor: torch.Tensor, room: np.ndarray, number: int) -> None:
         raise KernelError(f'output {number} is {type(tensor).__name__}, which is no tensor', kind='shape')
     found = f'{str(tensor.dtype).removeprefix("torch.")}{list(tensor.shape)}'
     if found != (want := f'{room.dtype.name}{list(room.shape)}'):
-        raise KernelError(f'output {number} has the wrong shape or dtype', kind='shape', limit=want, value=found)
+        raise KernelError(f'output {number} has the wrong shape or dtype', kind='shape', limit=want,
+                          value=found)
     bits = tensor.detach().contiguous().reshape(-1).view(_BITS[tensor.element_size()]).cpu().numpy()
     if room.size: room.reshape(-1).view(np.uint8)[:] = bits.view(np.uint8)
 
@@ -75,7 +76,8 @@ def _module_call(cls, init, names):
 # %% ../../../nbs/5_evaluate/3_self_run/03_child_job.ipynb #a0ab0dc4
 COLD_BYTES = 256 << 20
 
-def own_samples(call: Callable, draws: Sequence[Sequence], count: int, seconds: float, device: str) -> list[float]:
+def own_samples(call: Callable, draws: Sequence[Sequence], count: int, seconds: float,
+                device: str) -> list[float]:
     "At most `count` times of a call in µs, over its draws in turn, for at most about `seconds`."
     found, end = [], time.monotonic() + seconds
     cold = torch.empty(COLD_BYTES, dtype=torch.uint8, device=device) if device == 'cuda' else None

@@ -91,7 +91,8 @@ def _open_to_all(folder):
 def python_headers() -> Path:
     "The folder of `Python.h`; `UsageError` where there is none that the compiler's user may read."
     name = f'python{sys.version_info.major}.{sys.version_info.minor}'
-    places = [Path(sysconfig.get_path('include')), Path('/usr/include', name), Path('/usr/local/include', name)]
+    places = [Path(sysconfig.get_path('include')), Path('/usr/include', name),
+              Path('/usr/local/include', name)]
     found = [p.resolve() for p in places if (p / 'Python.h').is_file() and _open_to_all(p.resolve())]
     if found: return found[0]
     raise UsageError('C++ of a submission cannot be compiled here: no Python.h that every user may read.',
@@ -118,7 +119,8 @@ def _headers():
 
 def _reach(nvcc):
     "What the processes may read and start."
-    path, readable = [*SYSTEM_PROGRAMS], [*SYSTEM_HEADERS, str(package_folder('torch')), *map(str, _headers())]
+    path, readable = [*SYSTEM_PROGRAMS], [*SYSTEM_HEADERS, str(package_folder('torch')),
+                                          *map(str, _headers())]
     more = toolkit_reach(nvcc) if nvcc else {'path': [], 'readable': []}
     return {'path': [*dict.fromkeys((*more['path'], *path))],
             'readable': [*dict.fromkeys((*more['readable'], *readable))]}
@@ -147,7 +149,8 @@ def _made(name, words, files, output, seconds, reach, folder=None):
     log = '\n'.join(printable(line, 500) for line in (done.errors + done.text)[-20_000:].splitlines())
     return (done.files[output] if not done.code else b''), log
 
-def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None, seconds: float = 240) -> bytes:
+def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None,
+                    seconds: float = 240) -> bytes:
     """The compiled module of a call of `load_inline` in the submission `source`, for a `chip`; None: without CUDA.
     `KernelError` for an error in its text (with its line), an option that is not admitted, more than `seconds` a file,
     more than `MOST_MODULE_MB`; `UsageError` where the compilers are not installed or cannot be confined. Work that is
@@ -166,7 +169,8 @@ def build_extension(call: InlineCall, source: str, chip: GpuChip | None = None, 
                      *flags['cflags']], {'main.cpp': cpp_text(call).encode('utf-8', 'replace')}, 'main.o', gcc.parent)]
     if call.cuda:
         chips = [] if any(map(_CHIPS.fullmatch, flags['cuda_cflags'])) else [_own_code(chip)]
-        words = ['-c', 'cuda.cu', '-o', 'cuda.o', '-O2', _standard(), '-Xcompiler=-fPIC', '--expt-relaxed-constexpr',
+        words = ['-c', 'cuda.cu', '-o', 'cuda.o', '-O2', _standard(), '-Xcompiler=-fPIC',
+                 '--expt-relaxed-constexpr',
                  *(f'-D__CUDA_NO_{n}__' for n in ('HALF_OPERATORS', 'HALF_CONVERSIONS', 'BFLOAT16_CONVERSIONS',
                                                   'HALF2_OPERATORS')),
                  *names, *headers, *chips, *flags['cuda_cflags']]

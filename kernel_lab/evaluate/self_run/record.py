@@ -49,7 +49,8 @@ class SelfRun:
     def against(self, other: 'SelfRun') -> Comparison:
         "The `Comparison` with another self-run of the same question; `UsageError` for anything else."
         if getattr(other, 'kind', '') != SELF_RUN:
-            raise UsageError('A time that a submission took of itself is compared with no other.', hint=OWN_WORD)
+            raise UsageError('A time that a submission took of itself is compared with no other.',
+                             hint=OWN_WORD)
         if (self.task, self.workload) != (other.task, other.workload) or not (self.duration and other.duration):
             raise UsageError('These two self-runs are not the same question, or have no time.',
                              hint='Compare kernels of one task on one workload.')
@@ -67,7 +68,8 @@ class SelfRun:
                 f'  {self._where()}']
         if not self.samples_us: return head
         claimed = time_text(sum(self.samples_us))
-        return [*head, f'  {self.duration}, of {count_text(len(self.samples_us), "sample")} that it took itself',
+        return [*head,
+                f'  {self.duration}, of {count_text(len(self.samples_us), "sample")} that it took itself',
                 f'  its process ran {self.wall_seconds:.2f} s of wall time, of which it claims {claimed}',
                 f'  {OWN_WORD}']
 

@@ -165,7 +165,8 @@ def self_run(kernel: Kernel | str, task: Task | str, workload: str | None = None
     try: modules = compiled_modules(kernel, init, [*draws[0]], device, limits)
     except KernelError as e: return record(status_of(e), error=e.to_dict(), tier=_server()[1])
     asked['modules'] = len(modules)
-    found, reply = run_itself(kernel, draws, outputs_of(task, workload), init, device, limits, samples, seconds,
+    found, reply = run_itself(kernel, draws, outputs_of(task, workload), init, device,
+                              limits, samples, seconds,
                               modules)
     parts = dict(layers=reply.layers, tier=reply.tier, wall_seconds=reply.seconds.get('trace', 0.0))
     if reply.error:
@@ -175,7 +176,8 @@ def self_run(kernel: Kernel | str, task: Task | str, workload: str | None = None
     if not verification.passed: return record(Status.WRONG_RESULT, verification=verification, **parts)
     text = reply.text.decode('utf-8', 'replace') if isinstance(reply.text, bytes) else reply.text
     try: claimed = claimed_samples(text, samples, parts['wall_seconds'])
-    except KernelError as e: return record(Status.IMPLAUSIBLE, verification=verification, error=e.to_dict(), **parts)
+    except KernelError as e: return record(Status.IMPLAUSIBLE, verification=verification,
+                                           error=e.to_dict(), **parts)
     return record(SELF_RUN, verification=verification, samples_us=claimed, **parts)
 
 _WORDS = {'timeout': ('the submission took too long', 'Look for a loop that has no end, or a kernel that waits.'),
@@ -187,4 +189,5 @@ def _in_words(error):
     own = any(w in error.message for w in ('tracing the kernel', 'without an answer', 'while it was traced'))
     if error.kind not in _WORDS or not own: return error
     message, hint = _WORDS[error.kind]
-    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit, value=error.value, hint=hint)
+    return KernelError(message, kind=error.kind, line=error.line, limit=error.limit,
+                       value=error.value, hint=hint)

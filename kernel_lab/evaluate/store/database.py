@@ -124,7 +124,8 @@ def _engine(url, wait):
     "A SQLAlchemy engine. `wait` is the timeout in seconds for a lock (SQLite) or a connection (PostgreSQL)."
     if url.drivername != 'sqlite':
         try:
-            return sa.create_engine(url, pool_pre_ping=True, connect_args={'connect_timeout': max(2, round(wait))},
+            return sa.create_engine(url, pool_pre_ping=True,
+                                    connect_args={'connect_timeout': max(2, round(wait))},
                                     hide_parameters=True)
         except ImportError as e:
             raise UsageError(f'A store on a server needs the package {e.name or "psycopg"}.',
@@ -192,14 +193,16 @@ def _text(name, **kw): return sa.Column(name, sa.Text, **kw)
 def _texts(*names): return [_text(n) for n in names]
 def _floats(*names): return [sa.Column(n, sa.Float(53)) for n in names]
 def _whole(*names): return [sa.Column(n, sa.Integer) for n in names]
-def _to(name, target, needed=False): return sa.Column(name, sa.Text, sa.ForeignKey(target), nullable=not needed)
+def _to(name, target, needed=False): return sa.Column(name, sa.Text, sa.ForeignKey(target),
+                                                      nullable=not needed)
 def _table(name, *columns): return sa.Table(name, _meta, *columns)
 def _id(name='id'): return _text(name, primary_key=True)
 
 META = _table('kernel_lab', _id('key'), _text('value'))
 TASKS = _table('tasks', _id('key'), _text('name'), *_whole('level'),
                *_texts('family', 'body', 'lab', 'machine', 'created'))
-KERNELS = _table('kernels', _id('hash'), *_texts('source', 'entry', 'target', 'created'), _to('parent', 'kernels.hash'),
+KERNELS = _table('kernels', _id('hash'), *_texts('source', 'entry', 'target', 'created'),
+                 _to('parent', 'kernels.hash'),
                  *_texts('maker', 'lab', 'machine'))
 PROGRAMS = _table('programs', _id('hash'), _to('kernel', 'kernels.hash', True), _to('task_key', 'tasks.key'),
                   *_texts('workload', 'chip'), *_whole('instructions'),
@@ -214,7 +217,8 @@ RUNS = _table('runs', _id(), *_texts('task', 'workload', 'chip', 'agent', 'state
 STEPS = _table('steps', sa.Column('run', sa.Text, sa.ForeignKey('runs.id'), primary_key=True),
                sa.Column('number', sa.Integer, primary_key=True), _to('evaluation', 'evaluations.id', True),
                *_texts('body', 'created', 'lab', 'chip_record', 'machine'))
-EXPERIENCES = _table('experiences', _id(), *_texts('task', 'workload', 'chip'), _to('slow', 'kernels.hash', True),
+EXPERIENCES = _table('experiences', _id(), *_texts('task', 'workload', 'chip'),
+                     _to('slow', 'kernels.hash', True),
                      _to('fast', 'kernels.hash', True), *_floats('slow_us', 'fast_us'),
                      *_texts('kind', 'move', 'lesson', 'maker'), _to('run', 'runs.id'), *_whole('step'),
                      *_texts('created', 'lab', 'chip_record', 'machine'))

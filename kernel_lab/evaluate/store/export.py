@@ -18,12 +18,14 @@ from .store import Store
 from ...tasks.model.task import Task
 
 # %% ../../../nbs/5_evaluate/2_store/04_export.ipynb #32f2b74b
-_OF_STEP = dict(run=str, number=int, agent=str, move=str, why=str, expected=str, prompt=str, thought=str, tokens_in=int,
+_OF_STEP = dict(run=str, number=int, agent=str, move=str, why=str, expected=str, prompt=str,
+                thought=str, tokens_in=int,
                 tokens_out=int, cost_usd=float, seconds=float)
 _OF_EVALUATION = dict(id=str, created=str, task=str, workload=str, chip=str, target=str, status=str, kind=str,
                       latency_us=float, baseline_us=float, eager_us=float, seeds=int, sandbox=str, lab=str,
                       chip_record=str, machine=str, task_key=str, program=str, kernel=str)
-_OF_PROFILE = dict(bound=str, peak_us=float, peak_pct=float, hbm_read_bytes=int, hbm_write_bytes=int, flops=int,
+_OF_PROFILE = dict(bound=str, peak_us=float, peak_pct=float, hbm_read_bytes=int,
+                   hbm_write_bytes=int, flops=int,
                    transpose_flops=int, instructions=int, sbuf_peak_bytes=int, psum_peak_banks=int, spill_bytes=int)
 _OF_LATENCY = dict(low_us=float, high_us=float, count=int, clock=str)
 _OF_ERROR = dict(kind=str, message=str, line=int)
@@ -67,11 +69,13 @@ def _for_others(row):
 
 def _query(runs=(), task=None):
     of_e = [EVALUATIONS.c[k].label(f'e_{k}') for k in _OF_EVALUATION]
-    rest = (STEPS.c.run, STEPS.c.number, STEPS.c.body.label('step_body'), RUNS.c.agent, TASKS.c.level, TASKS.c.family,
+    rest = (STEPS.c.run, STEPS.c.number, STEPS.c.body.label('step_body'), RUNS.c.agent,
+            TASKS.c.level, TASKS.c.family,
             KERNELS.c.parent, KERNELS.c.maker)
     query = evaluations(*of_e, *rest, maps=False).outerjoin(STEPS, STEPS.c.evaluation == EVALUATIONS.c.id)
     query = query.outerjoin(RUNS, STEPS.c.run == RUNS.c.id).outerjoin(TASKS, EVALUATIONS.c.task_key == TASKS.c.key)
-    query = query.order_by(RUNS.c.created, STEPS.c.run, STEPS.c.number, EVALUATIONS.c.created, EVALUATIONS.c.id)
+    query = query.order_by(RUNS.c.created, STEPS.c.run, STEPS.c.number, EVALUATIONS.c.created,
+                           EVALUATIONS.c.id)
     if runs: query = query.where(STEPS.c.run.in_(list(runs)))
     return query if task is None else query.where(EVALUATIONS.c.task == task)
 
@@ -94,13 +98,16 @@ def _asking_runs(store, runs, task):
 def _rest(store, run, billed):
     "The row with what the requests of a run have cost beside its steps' `billed` (dollars, tokens in, out); or None."
     spent, (dollars, tokens_in, tokens_out) = spent_in(store.journal(run.id)), billed
-    rest = dict(tokens_in=max(0, spent.tokens_in - tokens_in), tokens_out=max(0, spent.tokens_out - tokens_out))
+    rest = dict(tokens_in=max(0, spent.tokens_in - tokens_in),
+                tokens_out=max(0, spent.tokens_out - tokens_out))
     rest['cost_usd'] = None if None in (spent.dollars, dollars) else max(0.0, spent.dollars - dollars)
     if not (rest['tokens_in'] or rest['tokens_out'] or (rest['cost_usd'] or 0) > 1e-9): return None
-    of_run = dict(run=run.id, agent=run.agent, task=run.task, workload=run.workload, chip=run.chip, created=run.created)
+    of_run = dict(run=run.id, agent=run.agent, task=run.task, workload=run.workload, chip=run.chip,
+                  created=run.created)
     return _for_others(dict.fromkeys(COLUMNS) | of_run | rest | {'move': REST})
 
-def rows(store: Store, runs: Sequence[str] = (), task: str | None = None, left: list | None = None) -> Iterator[dict]:
+def rows(store: Store, runs: Sequence[str] = (), task: str | None = None,
+         left: list | None = None) -> Iterator[dict]:
     """Yield a dict with `COLUMNS` for every evaluation and step in a store, optionally of some runs (ids) or one task;
     then one for each run that has paid more than its steps say, as for requests that failed: its `move` is `REST`.
     Rows are read lazily. Damaged rows are skipped; their `BrokenRow` is appended to the list `left`."""

@@ -118,7 +118,8 @@ def result_key(kernel: str, chip: str, target: str, versions: dict) -> str | Non
     return sha256(repr([kernel, chip, target, *parts]).encode()).hexdigest()[:32] if all(parts) else None
 
 # %% ../../../nbs/5_evaluate/2_store/01_rows.ipynb #b20a867f
-def put_evaluation(connection: sa.Connection, e: Evaluation, task: Task | None = None, parent: str | None = None,
+def put_evaluation(connection: sa.Connection, e: Evaluation, task: Task | None = None,
+                   parent: str | None = None,
                    maker: str = '', program: Program | None = None) -> None:
     "Store an evaluation with its kernel, task and program, each once; `parent` and `maker` as in `put_kernel`."
     refuse_self_run(e, 'The store')
@@ -127,7 +128,8 @@ def put_evaluation(connection: sa.Connection, e: Evaluation, task: Task | None =
     seeds = {r.seed for r in e.verification.seeds} if e.verification else ()
     put_kernel(connection, e.kernel, parent, maker)
     key = task and put_task(connection, task)
-    row = dict(id=e.id, kernel=e.kernel.hash, status=str(e.status), latency_us=e.latency_us, body=as_json(body),
+    row = dict(id=e.id, kernel=e.kernel.hash, status=str(e.status),
+               latency_us=e.latency_us, body=as_json(body),
                tile_map=as_json(tile_map) if tile_map else None, created=e.created,
                key=result_key(e.kernel.hash, e.chip, e.target, v), task_key=key,
                program=put_program(connection, e, key, program), kind=e.profile and e.profile.kind,

@@ -44,7 +44,8 @@ def save_evaluation(self: Store, evaluation: Evaluation, task: Task | None = Non
     with self._write() as c: put_evaluation(c, evaluation, task, program=program)
 
 @patch
-def known(self: Store, kernel: Kernel, task: Task, workload: str | Workload | None = None, chip: str = DEFAULT_CHIP, *,
+def known(self: Store, kernel: Kernel, task: Task, workload: str | Workload | None = None,
+          chip: str = DEFAULT_CHIP, *,
           seeds: int = 1, limits: object | None = None, target: str = 'nki_sim') -> Evaluation | None:
     """The stored evaluation of a kernel on a task, marked as `cached`; None if there is none by this version of the lab
     with at least so many seeds and (if it exceeded one) the same `Limits`."""
@@ -159,7 +160,8 @@ def put_step(connection: sa.Connection, step: Step, agent: str) -> None:
     data = to_json_data(replace(step, evaluation=None))
     body = {k: v for k, v in data.items() if k not in ('run', 'index', 'evaluation')}
     put_evaluation(connection, step.evaluation, parent=step.parent, maker=f'{agent}: {step.move}')
-    row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id, body=as_json(body), created=step.created,
+    row = dict(run=step.run, number=step.index, evaluation=step.evaluation.id,
+               body=as_json(body), created=step.created,
                **writer_columns(step.evaluation.chip))
     if not put(connection, STEPS, row):
         there = sa.select(STEPS.c.evaluation).where(STEPS.c.run == step.run, STEPS.c.number == step.index)
@@ -181,7 +183,8 @@ def renew_lease(connection: sa.Connection, run: str, path: object) -> str:
     row = connection.execute(sa.select(RUNS.c.agent, RUNS.c.state, RUNS.c.holder, RUNS.c.saved).where(
         RUNS.c.id == run)).first()
     if row is None:
-        raise UsageError(f'There is no run {run!r} in the store {path}.', hint='Save the run first, with save_run.')
+        raise UsageError(f'There is no run {run!r} in the store {path}.',
+                         hint='Save the run first, with save_run.')
     is_held = row.state == 'running' and not is_lease_lost(row.holder, row.saved)
     holder = row.holder if is_held else lease_holder()
     connection.execute(sa.update(RUNS).where(RUNS.c.id == run).values(saved=time.time(), holder=holder))
@@ -332,13 +335,15 @@ def save_experience(self: Store, experience: Experience) -> None:
     with self._write() as c: put_experience(c, experience)
 
 @patch
-def experiences(self: Store, task: str | None = None, chip: str | None = None, limit: int = 20) -> list[Experience]:
+def experiences(self: Store, task: str | None = None, chip: str | None = None,
+                limit: int = 20) -> list[Experience]:
     "Stored experiences, optionally of one task and chip, those with the largest gain first."
     with self._read() as c: return find_experiences(c, task, chip, limit)
 
 # %% ../../../nbs/5_evaluate/2_store/03_store.ipynb #86d781f2
 def _entry_row(run, entry):
-    return dict(run=run, seq=entry.seq, prev=entry.prev, kind=entry.kind, key=entry.key, body=as_json(entry.body),
+    return dict(run=run, seq=entry.seq, prev=entry.prev, kind=entry.kind, key=entry.key,
+                body=as_json(entry.body),
                 created=entry.created, **writer_columns())
 
 @patch

@@ -70,7 +70,8 @@ def task_times(task, workload=None, chip='trn2'):
     (by, least_us), run, kernels = bound(task, w, chip), eager(task, w, chip), ranked_kernels(task, w, chip)
     first = next((us for us, maker, _ in kernels if maker == 'first kernel'), None)
     us, maker, _ = kernels[0] if kernels else (None, '', '')
-    return TaskTimes(task.name, task.level, task.family, w.name, chip, least_us, by, run.us, len(run.launches),
+    return TaskTimes(task.name, task.level, task.family, w.name, chip, least_us, by,
+                     run.us, len(run.launches),
                      ', '.join(run.unmapped), first, us, maker, clock=CLOCK)
 
 # %% ../../../nbs/5_evaluate/3_survey/01_time_table.ipynb #f88901dd
@@ -131,7 +132,8 @@ def markdown_lines(rows):
     yield '|---|--:|--:|---|--:|--:|--:|--:|---|--:|'
     for r in rows:
         why = f'no kernel for {r.unmapped}' if r.unmapped else r.best_by
-        cells = (r.task, r.level, cell(r.bound_us), r.bound_by, cell(r.eager_us), r.launches, cell(r.first_us),
+        cells = (r.task, r.level, cell(r.bound_us), r.bound_by, cell(r.eager_us),
+                 r.launches, cell(r.first_us),
                  cell(r.best_us), why)
         yield f'| {" | ".join(map(str, cells))} | {ratio(r.speedup)} |'
     for s in level_summary(rows):

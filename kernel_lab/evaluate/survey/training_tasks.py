@@ -51,7 +51,8 @@ def _times(case, workload):
     (by, least_us), (eager_us, launches, unmapped) = bound(case.task, workload, case.chip), _eager(case, workload)
     best_by = f'{FIXED_SEARCH["method"]} search, {FIXED_SEARCH["candidates"]} candidates'
     task, room = case.task, case.room
-    return TaskTimes(task.name, task.level, task.family, workload.name, case.chip, least_us, by, eager_us, launches,
+    return TaskTimes(task.name, task.level, task.family, workload.name, case.chip,
+                     least_us, by, eager_us, launches,
                      unmapped, room.first_us, room.best_us, best_by, clock=CLOCK)
 
 def check_recorded(case: CandidateCase) -> None:
@@ -65,7 +66,8 @@ def check_recorded(case: CandidateCase) -> None:
     case.record = TrainingRecord(case.candidate, first, _times(case, workload), case.room.rules,
                                  [*map(move_row, case.room.moves)], facts).to_dict()
 
-FILTERS_FOR_TRAINING = (*FILTERS, ('headroom', check_headroom), ('agrees', check_best), ('recorded', check_recorded))
+FILTERS_FOR_TRAINING = (*FILTERS, ('headroom', check_headroom), ('agrees', check_best),
+                        ('recorded', check_recorded))
 
 # %% ../../../nbs/5_evaluate/3_survey/02_training_tasks.ipynb #ea7ac186
 MAKING = replace(TRAINING_RUN, filters=FILTERS_FOR_TRAINING,
@@ -75,7 +77,8 @@ def serve_training_candidates(channel: Channel) -> None:
     "A worker's target: like `serve_candidates`, with the filters for training."
     serve_candidates(channel, MAKING)
 
-def make_training_tasks(folder: str | Path, count: int, seed: int = 0, chip: str = TABLE_CHIP, jobs: int | None = None,
+def make_training_tasks(folder: str | Path, count: int, seed: int = 0, chip: str = TABLE_CHIP,
+                        jobs: int | None = None,
                         known: frozenset[str] | None = None) -> Iterator[TrainingResult]:
     """Judge candidates 0 … count - 1 for training, resuming from what `folder` holds; yields each `TrainingResult` in
     order. `jobs`: worker processes, by default one a core; 0 judges in this process. `known`: likenesses of tasks to

@@ -170,13 +170,15 @@ def tolerance_on(task, workload, wants, tight=True):
     "The task's tolerance for outputs of the size (RMS) of `wants`; unless `tight`, at least the task's own."
     found = task.tolerance(workload)
     rms = max(min(map(rms_of, wants)), 0 if tight else found.atol / found.rtol)
-    return replace(found, atol=found.rtol * rms, why=f'{found.why.split("; atol")[0]}; atol = rtol × {rms:.2g}, the '
+    return replace(found, atol=found.rtol * rms,
+                   why=f'{found.why.split("; atol")[0]}; atol = rtol × {rms:.2g}, the '
                                                      'typical size (RMS) of an output')
 
 # %% ../../../nbs/5_evaluate/2_verification/00_adversarial_inputs.ipynb #2e5925e1
 HARMLESS_TOLERANCES, ORDINARY_FACTOR = 0.25, 1.25   # surely harmless; how much worse than an ordinary draw
 
-SATURATING_FUNCTIONS = {'sigmoid', 'silu', 'gelu', 'mish', 'softplus', 'log_sigmoid_forward', 'tanh', 'erf', 'erfc',
+SATURATING_FUNCTIONS = {'sigmoid', 'silu', 'gelu', 'mish', 'softplus',
+                        'log_sigmoid_forward', 'tanh', 'erf', 'erfc',
                         'special_erfcx', 'elu', 'expm1'}
 BOUNDED_FUNCTIONS = {'sigmoid', 'tanh', 'erf', 'erfc', 'elu', 'expm1'}  # on the side where they saturate
 
@@ -443,7 +445,8 @@ def patchwork(task, workload):
     arrays = task.draw(w, 1)
     mild = [d for d in draws_of(arrays) if d.change.mild and (d.target is None or _has_rows(arrays[d.target])) and
             not _admission(task, w, d)]
-    for parts in (mild, [d for d in mild if not d.change.tight], [d for d in mild if d.change.family == 'order']):
+    for parts in (mild, [d for d in mild if not d.change.tight],
+                  [d for d in mild if d.change.family == 'order']):
         if len(parts) > 1 and sum(not _admission(task, w, _patchwork(parts), seed) for seed in (1, 2, 3)) > 1:
             return _patchwork(parts)
     return None

@@ -150,7 +150,8 @@ def overflow(case):
     rows = lost.any(1)
     for k, size in _row_sizes(case):
         if not rows.all() and size[rows].min() > size[~rows].max():
-            return Guess('an overflow', f'the {rows.sum():,} rows with NaN or infinities are those where |{k}| is '
+            return Guess('an overflow',
+                         f'the {rows.sum():,} rows with NaN or infinities are those where |{k}| is '
                                         f'larger than {size[~rows].max():.4g}', 0.9)
     if not any(o.attrs.get('func') in EXPONENTIALS or o.op == 'exponential' for o in case.program.instructions):
         return None
@@ -189,7 +190,8 @@ def factor(case):
     c = float(np.median(case.g[at] / case.w[at]))
     if not np.isfinite(c) or abs(c) < 1e-6 or abs(c - 1) < 1e-4 or abs(c + 1) < 1e-4: return None
     if not case.fits_at(lambda *at: c * case.w[at]): return None
-    return case.guess('a factor', f'every wrong element is {c:.6g} times what it should be{_simple(abs(c), case)}',
+    return case.guess('a factor',
+                      f'every wrong element is {c:.6g} times what it should be{_simple(abs(c), case)}',
                       c * case.w)
 
 AXES = ((1, 'row'), (0, 'column'))
@@ -216,7 +218,8 @@ def _named(c, case):
     for k, x in case.arrays.items():
         if x.size != c.size or x.dtype.kind in 'iub': continue
         for s, word in ((-1, 'minus '), (1, '')):
-            if np.allclose(c.reshape(-1), s * x.astype(np.float64).reshape(-1), rtol=1e-3, atol=1e-4 * case.rms):
+            if np.allclose(c.reshape(-1), s * x.astype(np.float64).reshape(-1), rtol=1e-3,
+                           atol=1e-4 * case.rms):
                 return f': {word}{k}'
     return ''
 
@@ -306,7 +309,8 @@ def transposed(case):
         if case.w.shape[0] % t or case.w.shape[1] % t: continue
         if not case.fits_at(lambda r, c: case.w[r // t * t + c % t, c // t * t + r % t]): continue
         other = _blocks(case.w, t).transpose(0, 3, 2, 1).reshape(case.w.shape)
-        if found := case.guess('transposed tiles', f'each tile of {t} × {t} is the transpose of what it should be',
+        if found := case.guess('transposed tiles',
+                               f'each tile of {t} × {t} is the transpose of what it should be',
                                other):
             return found
     return None
@@ -364,10 +368,12 @@ def stale(case):
     return None
 
 # %% ../../../nbs/5_evaluate/2_verification/01_diagnose.ipynb #85797a8f
-DIAGNOSES = [not_computed, an_input, overflow, tail, sign, factor, offset, shifted, reversed_axes, transposed, stale,
+DIAGNOSES = [not_computed, an_input, overflow, tail, sign, factor, offset, shifted,
+             reversed_axes, transposed, stale,
              factors, other_tile]
 
-def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES, seconds: float = math.inf) -> list[Guess]:
+def likely_causes(case: WrongOutput, guesses: Sequence[Callable] = DIAGNOSES,
+                  seconds: float = math.inf) -> list[Guess]:
     "The guesses about a wrong output, highest confidence first; none is begun after `seconds` of processor time."
     until, found = time.process_time() + seconds, []
     with np.errstate(all='ignore'):

@@ -111,7 +111,8 @@ def _with_axis(node, args, kwargs, values):
     if type(one) is not int: return
     for other in range(x.ndim):
         if other == one % x.ndim: continue
-        yield other, node.target(*args[:k], [other] if isinstance(args[k], (list, tuple)) else other, *args[k + 1:],
+        yield other, node.target(*args[:k],
+                                 [other] if isinstance(args[k], (list, tuple)) else other, *args[k + 1:],
                                  **kwargs)
 
 def wrong_axis(case):
@@ -120,7 +121,8 @@ def wrong_axis(case):
         try: tried = list(_with_axis(node, args, kwargs, case.replay.values))
         except (RuntimeError, IndexError, TypeError): continue
         for axis, value in tried:
-            if found := case.if_('a wrong axis', f'this is what comes out if {op} goes along axis {axis}', node.name,
+            if found := case.if_('a wrong axis',
+                                 f'this is what comes out if {op} goes along axis {axis}', node.name,
                                  value, 0.95):
                 return found
     return None
@@ -163,7 +165,8 @@ def part_of_sum(case):
         try: tried = list(_partial(node, op, args, kwargs, sizes))
         except (RuntimeError, IndexError, TypeError, AttributeError): continue
         for words, value in tried:
-            if found := case.if_('a missing accumulation', f'this is what comes out if {op} takes {words}', node.name,
+            if found := case.if_('a missing accumulation',
+                                 f'this is what comes out if {op} takes {words}', node.name,
                                  value, 0.94):
                 return found
     return None
@@ -192,7 +195,8 @@ def turned_operand(case):
             if not hasattr(args[k], 'ndim') or not (found := _turned(args[k])): continue
             other = [found[0] if n == k else a for n, a in enumerate(args)]
             name = _input_name(args[k], case) or f'the {side} operand of {op}'
-            if guess := case.if_('an operand the wrong way round', f'this is what comes out if {name} {found[1]}',
+            if guess := case.if_('an operand the wrong way round',
+                                 f'this is what comes out if {name} {found[1]}',
                                  node.name, node.target(*other, **kwargs), 0.94): return guess
     return None
 
@@ -282,7 +286,8 @@ def precision(case):
         for words, other in _roundings(case, dtype):
             alike = _alike(off, as_matrix(other).astype(np.float64) - case.w)
             if alike > most + (0.01 if best else 0):
-                most, best = alike, Guess('precision', f'the errors go with those of a reference {words} (correlation '
+                most, best = alike, Guess('precision',
+                                          f'the errors go with those of a reference {words} (correlation '
                                                        f'{alike:.2f})', min(alike, 0.99))
     return best or _rounds(case, off)
 

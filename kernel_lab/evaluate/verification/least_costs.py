@@ -62,7 +62,8 @@ MAKE_NS = 1_150                 # least seen from what a copy on GpSimd waits fo
 _CYCLES = {'reciprocal': 8, 'tensor_tensor_scan': 2, 'bn_aggr': 13 / 3,     # of an element, whatever its dtype
            **dict.fromkeys(('bn_stats', 'max8', 'nc_find_index8', 'dropout', 'range_select', 'tensor_scalar_reduce',
                             'nc_stream_shuffle', 'nc_transpose'), 1)}
-_COPIES, _SUMS = ('tensor_copy', 'tensor_scalar'), ('tensor_tensor', 'scalar_tensor_tensor', 'tensor_copy_predicated')
+_COPIES, _SUMS = ('tensor_copy', 'tensor_scalar'), ('tensor_tensor', 'scalar_tensor_tensor',
+                                                    'tensor_copy_predicated')
 _GATHERS = ('local_gather', 'nc_n_gather')                                  # they read a part of what they are given
 
 def operand_accesses(o: object) -> list:
@@ -194,7 +195,8 @@ def copy_ns(program: Program, o: object, chip: object) -> tuple[float, float, in
     if not sizes: return 0.0, 0.0, 0
     moved = (max if is_pair else min)(sizes)
     count = descriptors(program, *tiles[::-1]) if is_pair and len(tiles) == 2 else 1
-    work = max(moved / chip.dma_gbps * _slowdown(program, o, chip), count * chip.dma_packet_ns / chip.dma_engines)
+    work = max(moved / chip.dma_gbps * _slowdown(program, o, chip),
+               count * chip.dma_packet_ns / chip.dma_engines)
     rows = [a.partitions for a in tiles if program.tensors[a.tensor].buffer != 'hbm'] if is_pair else []
     used = min([-(-n // chip.dma_partitions) for n in rows], default=chip.dma_engines)
     far = sum(s for s, a in zip(sizes, tiles) if program.tensors[a.tensor].buffer == 'hbm') if is_pair else moved

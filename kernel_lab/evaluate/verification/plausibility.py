@@ -161,7 +161,8 @@ def lint(source: str, parse: bool = True) -> tuple[tuple[LintRule, str, int], ..
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #ae43ee41
 def _text(rule):
     def find(f):
-        line, word = next(((line, word) for r, word, line in lint(f.source, f.parsed) if r is rule), (None, None))
+        line, word = next(((line, word) for r, word, line in lint(f.source, f.parsed) if r is rule),
+                          (None, None))
         return word and ('note', f'{rule.says}: {word}', line)
     return Guard(f'text: {rule.name}', 'static', f'The text of a kernel: {rule.says}.', find)
 
@@ -320,7 +321,8 @@ def arithmetic_done(f):
     if not program or program.depends_on_data: return None
     need, have = f.task.flops(f.workload), arithmetic(program)
     if need and have < MIN_ARITHMETIC_SHARE * need: need -= flops_on_zeros(f.task, f.workload)
-    return ('implausible', f'it does {have / need:.1%} of the arithmetic of the reference ({have:,} of {need:,} flops)',
+    return ('implausible',
+            f'it does {have / need:.1%} of the arithmetic of the reference ({have:,} of {need:,} flops)',
             None) if need and have < MIN_ARITHMETIC_SHARE * need else None
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #5f1826a7
@@ -345,7 +347,8 @@ def physical_time(f):
     if not f.program or f.latency_us is None: return None
     by, least = max(program_bounds(f.timed or f.program, f.chip).items(), key=lambda kv: kv[1])
     if f.latency_us >= 0.999 * least: return None
-    return ('refused', f"{f.latency_us:.2f} µs are less than the {least:.2f} µs that a launch and the program's own "
+    return ('refused',
+            f"{f.latency_us:.2f} µs are less than the {least:.2f} µs that a launch and the program's own "
                        f'{by} take on {f.chip}', None)
 
 @guard('structural', "It takes longer than to move the reference's inputs and outputs.")
@@ -353,7 +356,8 @@ def likely_time(f):
     row = known_task_times(f.task, f.workload, f.chip) if f.latency_us is not None else None
     if not row or row.kind != f.kind: return None
     if row.bound_by != 'DMA' or f.latency_us >= 0.999 * row.bound_us: return None
-    return ('implausible', f'{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs that the bytes of the '
+    return ('implausible',
+            f'{f.latency_us:.1f} µs are less than the {row.bound_us:.1f} µs that the bytes of the '
                            'inputs and outputs take: it moves less', None)
 
 # %% ../../../nbs/5_evaluate/2_verification/04_plausibility.ipynb #41c54c02

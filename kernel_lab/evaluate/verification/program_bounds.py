@@ -266,5 +266,6 @@ def program_bounds(program: Program, chip: str) -> dict[str, float]:
         found = {'DMA': dma_ns(program, record, cores), 'engines': shared_ns(work, cores),
                  'dependencies': path_ns(program, record) if cores == 1 else 0.0}
     else:
-        found = {'DMA': least_bytes(program) / record.dma_gbps, 'engines': shared_ns(least_work(program, record))}
+        found = {'DMA': least_bytes(program) / record.dma_gbps,
+                 'engines': shared_ns(least_work(program, record))}
     return {k: record.launch_us + ns / 1e3 for k, ns in found.items()}

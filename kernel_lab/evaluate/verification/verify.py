@@ -47,7 +47,8 @@ def _scanned(got, want, tolerance, ratio):
 def _at(flat, shape): return tuple(int(i) for i in np.unravel_index(int(flat), shape))
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #1d67501a
-def report_on(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0, output: int = 0, draw: str = '',
+def report_on(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0,
+              output: int = 0, draw: str = '',
               ratio: np.ndarray | None = None) -> SeedReport:
     """Compare one output with the reference's, both of the same shape. `seed`, `output` and `draw` go into the report;
     `ratio` (float32, flat) gets the `error_ratio` of every element, NaN where one side is not finite."""
@@ -56,7 +57,8 @@ def report_on(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int
     max_abs, max_rel, bad, lost, first, worst, top = zip(*_scanned(got, want, output_tolerance(want, tolerance), ratio))
     at = worst[max(range(len(top)), key=top.__getitem__)]
     first = next((k for k in first if k is not None), None)
-    return SeedReport(seed, output, max(max_abs), max(max_rel), sum(bad) / want.size, _at(at, shape), float(got[at]),
+    return SeedReport(seed, output, max(max_abs), max(max_rel), sum(bad) / want.size,
+                      _at(at, shape), float(got[at]),
                       float(want[at]), sum(lost), None if first is None else _at(first, shape), draw)
 
 def compare(got: np.ndarray, want: np.ndarray, tolerance: Tolerance, seed: int = 0, output: int = 0,
@@ -159,7 +161,8 @@ def check_inputs_unwritten(program: Program, in_place: Collection[int] = ()) -> 
             if theirs[n] in in_place:
                 text += ', and does not return it'
                 hint = f"Return {x} itself, or write to a tensor of the kernel's own, made with buffer=nl.shared_hbm."
-            raise KernelError(text, kind='input', line=o.line or None, instruction=o.op, operand=name, hint=hint)
+            raise KernelError(text, kind='input', line=o.line or None, instruction=o.op,
+                              operand=name, hint=hint)
 
 # %% ../../../nbs/5_evaluate/2_verification/03_verify.ipynb #7bf8997d
 MAX_SEEDS = 10_000
@@ -169,7 +172,8 @@ def fresh_seeds(seeds: int | Sequence[int]) -> list[int]:
     seeds, or a number above `MAX_SEEDS`."""
     whole = lambda s: isinstance(s, Integral) and not isinstance(s, bool)
     if not whole(seeds) and not (isinstance(seeds, (list, tuple, range)) and all(whole(s) and s >= 0 for s in seeds)):
-        raise UsageError(f'The seeds are {seeds!r}.', hint='Give seeds=3, or a list of whole numbers from 0 on.')
+        raise UsageError(f'The seeds are {seeds!r}.',
+                         hint='Give seeds=3, or a list of whole numbers from 0 on.')
     if whole(seeds): seeds = [secrets.randbits(31) for _ in range(_few(seeds))]
     if not len(seeds):
         raise UsageError('A verification needs at least one seed.', hint='Give seeds=3, or a list of them.')
@@ -334,7 +338,8 @@ def _until_wrong(trials):
 
 WRONG_SHARE, MIN_SECONDS = 0.1, 0.25  # what an examination may take beside the time of the draws that are left out
 
-def verify(program: Program, task: Task, workload: Workload | str | None = None, seeds: int | Sequence[int] = 3,
+def verify(program: Program, task: Task, workload: Workload | str | None = None,
+           seeds: int | Sequence[int] = 3,
            draws: Sequence[str] | None = None) -> Verification:
     """Execute a program on inputs of a task, ordinary and adversarial ones, and compare with the reference.
 

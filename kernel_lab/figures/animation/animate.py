@@ -220,7 +220,8 @@ def _add_map(columns, n, animation, timeline, where):
     group = timeline.instr[animation.rows].astype(np.int64)[where.row] * 64 + where.operand
     columns.add(f'value{n}', _by_instruction(where.value, group))
     columns.add(f'offset{n}', _by_instruction(where.offset, group))
-    columns.add(f'partition{n}', [given_place(timeline.program, *x)[0] for x in zip(where.tensor, where.tile)], 'u1')
+    columns.add(f'partition{n}',
+                [given_place(timeline.program, *x)[0] for x in zip(where.tensor, where.tile)], 'u1')
     columns.add(f'core{n}', where.core, 'u1')
     program, samples = timeline.program, animation.values.inputs if animation.values else {}
     operands = [[o.access.tensor for o in operands_of(program.instructions[k])] for k in _used(animation)]
@@ -235,7 +236,8 @@ def _tensor(t, samples):
     from ...nki.chip.dtypes import itemsize
     rows, columns = matrix_of(t)
     known = {} if samples is None else dict(samples=samples.tolist())
-    return dict(name=t.name, shape=list(t.shape), dtype=t.dtype, buffer=t.buffer, role=t.role, item=itemsize(t.dtype),
+    return dict(name=t.name, shape=list(t.shape), dtype=t.dtype, buffer=t.buffer,
+                role=t.role, item=itemsize(t.dtype),
                 rows=rows, columns=columns, **known)
 
 def _used(animation):

@@ -86,7 +86,8 @@ def memory_map(timeline: 'Timeline', rows: np.ndarray) -> MemoryMap:
 
 def _numbered(timeline, rows, row, operand, base, tile, iteration, offset, writes):
     "The map, with the lives of tiles numbered by their first rows."
-    keys, first, which = np.unique(np.stack([base, tile, iteration]), axis=1, return_index=True, return_inverse=True)
+    keys, first, which = np.unique(np.stack([base, tile, iteration]), axis=1, return_index=True,
+                                   return_inverse=True)
     order = np.argsort(first, kind='stable')
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))

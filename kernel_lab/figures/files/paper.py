@@ -30,7 +30,8 @@ HATCHES = {
     LANE_COLOURS['Tensor']: '', LANE_COLOURS['Vector']: '/', LANE_COLOURS['Scalar']: 'x', LANE_COLOURS['GpSimd']: '\\',
     LANE_COLOURS['DMA in']: '-', LANE_COLOURS['DMA out']: '|', GOOD_COLOUR: '', BAD_COLOUR: 'x', WARN_COLOUR: '/',
     IDLE_COLOUR: '', **dict(zip(ROW_COLOURS, ('', '/', '.', 'x', '', '\\')))}
-_FREE, _DASHES = ('+', '\\', '|', '-', 'x', '/'), ('solid', 'dash', 'dot', 'dashdot', 'longdash', 'longdashdot')
+_FREE, _DASHES = ('+', '\\', '|', '-', 'x', '/'), ('solid', 'dash', 'dot', 'dashdot', 'longdash',
+                                                   'longdashdot')
 _MARKS = ('circle', 'square-open', 'diamond', 'triangle-up-open', 'cross', 'x-open', 'star', 'hexagon-open')
 MOST_HATCHED = 400          # bars of a trace; more are too thin to show it
 
@@ -55,7 +56,8 @@ def _hatch_bars(trace, hatching):
     if colours is None or len(colours) > MOST_HATCHED or trace.name in LANE_COLOURS: return
     shapes = [hatching.of(c) for c in colours]
     plain = isinstance(trace.marker.color, str) or trace.marker.color is None
-    trace.marker.pattern = dict(shape=shapes[0] if plain else shapes, fillmode='overlay', size=5, solidity=0.22,
+    trace.marker.pattern = dict(shape=shapes[0] if plain else shapes,
+                                fillmode='overlay', size=5, solidity=0.22,
                                 fgcolor='#000000', fgopacity=0.75)
     trace.marker.line = dict(color='#000000', width=0.6)
 

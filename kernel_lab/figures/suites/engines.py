@@ -22,7 +22,8 @@ def engine_use_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure'
     p, colours = THEMES[theme], row_colours(frame.row)
     busiest = frame.loc[frame.active.idxmax()]
     title = f'{busiest.engine} is busiest: {percent_text(busiest.active)} active in the kernels of {busiest.row}'
-    fig = empty_figure(title, 'left: mean over correct kernels · 2+: share of kernels with two compute engines or '
+    fig = empty_figure(title,
+                       'left: mean over correct kernels · 2+: share of kernels with two compute engines or '
                        'more active a tenth of the time · whiskers: 95 %', height=340, theme=theme)
     engines = [e for e in ENGINE_COLOURS if e in set(frame.engine)]
     for row, colour in colours.items():
@@ -67,7 +68,8 @@ def peak_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure':
                        f'{some}{count_text(len(frame), "task")} · open: first kernel, filled: best',
                        height=90 + 17 * len(shown) + 40, theme=theme)
     x = [v for r in shown.itertuples() for v in (r.before, r.after, None)]
-    fig.add_scatter(x=x, y=[v for k in range(len(shown)) for v in (k, k, None)], mode='lines', hoverinfo='skip',
+    fig.add_scatter(x=x, y=[v for k in range(len(shown)) for v in (k, k, None)],
+                    mode='lines', hoverinfo='skip',
                     line=dict(color=p['soft'], width=1), name='gain')
     tips = [f'<b>{escaped(r.task, 60)}</b><br>{percent_text(r.before)} → {percent_text(r.after)}<br>'
             f'bound by {escaped(r.bound, 20)}' for r in shown.itertuples()]

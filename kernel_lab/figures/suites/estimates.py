@@ -45,7 +45,8 @@ def _bar(part, row, colour, p, text):
     return dict(name=escaped(row, 40), x=[escaped(g, 24) for g in part.group], y=part.value, hoverinfo='text',
                 hovertext=tips, marker_color=colour, error_y=interval_bars(part, p))
 
-def grouped_bars(frame: 'pd.DataFrame', title: str, note: str, axis: str, text: object, theme: str) -> 'go.Figure':
+def grouped_bars(frame: 'pd.DataFrame', title: str, note: str, axis: str, text: object,
+                 theme: str) -> 'go.Figure':
     "Bars of a frame of estimates, side by side within each group, with their intervals. `text`: value → its label."
     require_columns(frame, ESTIMATE_COLUMNS, 'estimates')
     p, colours = THEMES[theme], row_colours(frame.row)
@@ -67,7 +68,8 @@ def ratio_axis(values: 'pd.DataFrame', wide: bool) -> dict:
     low, high = values.min().min(), values.max().max()
     if not wide: return dict(range=[0, float(high) * 1.14], tickmode='auto', nticks=6)
     ends = np.log10([min(low, 1) * 0.85, high * 1.5]).tolist()
-    return dict(type='log', tickmode='array', range=ends, tickvals=_TICKS, ticktext=[f'{t:g}×' for t in _TICKS])
+    return dict(type='log', tickmode='array', range=ends, tickvals=_TICKS,
+                ticktext=[f'{t:g}×' for t in _TICKS])
 
 def _labels(fig, frame, row, k, rows, text, p, wide):
     "The value of each bar of a row above its whisker, without the unit that the axis has; a dash where there is none."
@@ -75,7 +77,8 @@ def _labels(fig, frame, row, k, rows, text, p, wide):
     for n, group in enumerate(dict.fromkeys(frame.group)):
         found = part.loc[group] if group in part.index else None
         top = 0 if found is None else found.high if found.high == found.high else found.value
-        fig.add_annotation(x=n - (1 - 0.28) / 2 + (k + 0.5) * within, showarrow=False, yanchor='bottom', yshift=1,
+        fig.add_annotation(x=n - (1 - 0.28) / 2 + (k + 0.5) * within, showarrow=False,
+                           yanchor='bottom', yshift=1,
                            y=0 if found is None and wide else np.log10(top) if wide else top,
                            text='–' if found is None else text(found.value).removesuffix(' %'),
                            font=dict(size=10 if rows < 4 else 9, color=p['ink']))
@@ -103,7 +106,8 @@ def geomean_figure(frame: 'pd.DataFrame', theme: str = 'auto', over: str = 'the 
     return fig.add_hline(y=1, line=dict(color=THEMES[theme]['soft'], width=1, dash='dash'), opacity=0.8)
 
 # %% ../../../nbs/6_figures/3_suites/00_estimates.ipynb #5c2159e9
-def ablation_figure(frame: 'pd.DataFrame', theme: str = 'auto', axis: str = 'geometric-mean speed-up') -> 'go.Figure':
+def ablation_figure(frame: 'pd.DataFrame', theme: str = 'auto',
+                    axis: str = 'geometric-mean speed-up') -> 'go.Figure':
     """The value of each variant of a system as bars, the whole first. `frame`: `ESTIMATE_COLUMNS`, one row a variant.
 
     The title names the part whose loss costs most, where its interval lies below the value of the whole."""
@@ -113,10 +117,12 @@ def ablation_figure(frame: 'pd.DataFrame', theme: str = 'auto', axis: str = 'geo
                        f'{count_text(int(whole["count"]), "task")} · whiskers: 95 %',
                        height=96 + 30 * len(frame) + 48, theme=theme)
     colours = [ROW_COLOURS[0], *[ROW_COLOURS[2]] * (len(frame) - 1)]
-    fig.add_bar(orientation='h', y=[escaped(r, 34) for r in frame.row], x=frame.value, marker_color=colours, width=0.62,
+    fig.add_bar(orientation='h', y=[escaped(r, 34) for r in frame.row], x=frame.value,
+                marker_color=colours, width=0.62,
                 error_x=interval_bars(frame, p), hoverinfo='skip')
     for r in frame.itertuples(index=False):
-        fig.add_annotation(y=escaped(r.row, 34), x=max(r.value, r.high if r.high == r.high else 0), xanchor='left',
+        fig.add_annotation(y=escaped(r.row, 34),
+                           x=max(r.value, r.high if r.high == r.high else 0), xanchor='left',
                            xshift=4, showarrow=False, text=speedup_text(r.value), font=dict(size=11, color=p['ink']))
     fig.add_vline(x=whole.value, line=dict(color=p['soft'], width=1, dash='dot'))
     top = float(frame[['value', 'high']].max().max()) * 1.22
@@ -149,11 +155,13 @@ def pair_figure(frame: 'pd.DataFrame', theme: str = 'auto', title: str = 'With a
         text = _UNITS.get(measure[0], lambda v: f'{v:.1f}')
         for row, colour in row_colours(frame.row).items():
             mine = part[part.row == row]
-            fig.add_bar(name=escaped(row, 40), x=[_two_lines(r) for r in mine.row], y=mine.value, marker_color=colour,
+            fig.add_bar(name=escaped(row, 40), x=[_two_lines(r) for r in mine.row],
+                        y=mine.value, marker_color=colour,
                         error_y=interval_bars(mine, p), showlegend=False, xaxis=f'x{axis}', yaxis=f'y{axis}', width=0.5,
                         hoverinfo='skip')
             for r in mine.itertuples(index=False):
-                fig.add_annotation(x=_two_lines(r.row), y=r.high if r.high == r.high else r.value, xref=f'x{axis}',
+                fig.add_annotation(x=_two_lines(r.row),
+                                   y=r.high if r.high == r.high else r.value, xref=f'x{axis}',
                                    yref=f'y{axis}', text=text(r.value), showarrow=False, yanchor='bottom', yshift=1,
                                    font=dict(size=11, color=p['ink']))
         top = float(part[['value', 'high']].max().max()) * 1.18 or 1

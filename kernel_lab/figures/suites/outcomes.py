@@ -25,7 +25,8 @@ OUTCOME_COLOURS = {
 def outcomes_figure(frame: 'pd.DataFrame', theme: str = 'auto', noun: str = 'kernel') -> 'go.Figure':
     "The shares of the outcomes of each row as stacked bars. `frame`: `OUTCOME_COLUMNS`; `noun`: what is counted."
     require_columns(frame, OUTCOME_COLUMNS, 'outcomes')
-    table = frame.pivot_table(index='row', columns='outcome', values='count', aggfunc='sum', fill_value=0, sort=False)
+    table = frame.pivot_table(index='row', columns='outcome', values='count', aggfunc='sum',
+                              fill_value=0, sort=False)
     names = [n for n in OUTCOME_COLOURS if n in table] + [n for n in table if n not in OUTCOME_COLOURS]
     whole, p = table.sum(axis=1), THEMES[theme]
     right = table['correct'].sum() if 'correct' in table else 0
@@ -36,7 +37,8 @@ def outcomes_figure(frame: 'pd.DataFrame', theme: str = 'auto', noun: str = 'ker
     for k, name in enumerate(names):
         share = table[name] / whole
         colour = OUTCOME_COLOURS.get(name, ROW_COLOURS[k % len(ROW_COLOURS)])
-        fig.add_bar(orientation='h', name=escaped(name, 30), y=labels, x=share, marker_color=colour, width=0.66,
+        fig.add_bar(orientation='h', name=escaped(name, 30), y=labels, x=share,
+                    marker_color=colour, width=0.66,
                     text=[f'<b>{n}</b>' if s >= 0.06 else '' for n, s in zip(table[name], share)],
                     textposition='inside', insidetextanchor='middle', textangle=0, constraintext='none',
                     textfont=dict(size=11, color='#000000' if theme == 'paper' and name != 'correct' else '#FFFFFF'),

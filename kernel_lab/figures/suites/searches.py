@@ -56,7 +56,8 @@ def iterations_figure(frame: 'pd.DataFrame', theme: str = 'auto') -> 'go.Figure'
         title = f'{speedup_text(last.iloc[0])} after {count_text(int(frame.iteration.max()), "iteration")}'
     memory, named = frame.groupby('iteration').memory.sum(), len(last) <= MOST_NAMED
     note = 'lines: best so far' if named else 'thin lines: the best so far of each run'
-    fig = empty_figure(title, note + ' · grey: lessons remembered, right axis' * bool(memory.max() > 0), height=340,
+    fig = empty_figure(title,
+                       note + ' · grey: lessons remembered, right axis' * bool(memory.max() > 0), height=340,
                        theme=theme)
     if memory.max() > 0:
         fig.add_scatter(name='lessons remembered', x=memory.index, y=memory, mode='lines', fill='tozeroy',

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # %% ../../../nbs/6_figures/3_suites/04_tables.ipynb #aa782e6b
-_LATEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#', '_': r'\_', '{': r'\{', '}': r'\}',
+_LATEX = {'\\': r'\textbackslash{}', '&': r'\&', '%': r'\%', '$': r'\$', '#': r'\#',
+          '_': r'\_', '{': r'\{', '}': r'\}',
           '~': r'\textasciitilde{}', '^': r'\textasciicircum{}', '×': r'$\times$', 'µ': r'\textmu{}', '–': '--',
           '≥': r'$\geq$', '≤': r'$\leq$', '−': r'$-$', '→': r'$\rightarrow$', '…': r'\ldots{}'}
 
@@ -53,7 +54,8 @@ def latex_table(frame: 'pd.DataFrame', caption: str = '', label: str = '') -> st
 def markdown_table(frame: 'pd.DataFrame', caption: str = '') -> str:
     "A frame of texts as a Markdown table, the caption below."
     row = lambda cells: '| ' + ' | '.join(cells) + ' |'
-    lines = [row(map(markdown_text, frame.columns)), row('---:' if a == 'r' else '---' for a in _aligned(frame)),
+    lines = [row(map(markdown_text, frame.columns)),
+             row('---:' if a == 'r' else '---' for a in _aligned(frame)),
              *(row(map(markdown_text, cells)) for cells in _cells(frame))]
     return '\n'.join([*lines, *(['', markdown_text(caption)] if caption else [])]) + '\n'
 
@@ -64,7 +66,8 @@ def csv_table(frame: 'pd.DataFrame') -> str:
     csv.writer(out, lineterminator='\n').writerows([list(map(csv_cell, r)) for r in rows])
     return out.getvalue()
 
-def table_text(frame: 'pd.DataFrame', kind: str, caption: str = '', label: str = '', facts: dict | None = None) -> str:
+def table_text(frame: 'pd.DataFrame', kind: str, caption: str = '', label: str = '',
+               facts: dict | None = None) -> str:
     "A frame of texts as the text of a file of a kind of `TABLE_KINDS`, with the facts that it is given. `UsageError`."
     choose(dict.fromkeys(TABLE_KINDS), kind, 'kind of table file')
     if not len(frame.columns): raise UsageError('A table needs a column.')

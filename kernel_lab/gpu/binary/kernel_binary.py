@@ -106,9 +106,11 @@ def occupancy_table(binary: KernelBinary) -> 'Markup':
     uses = {'threads': f'{binary.kernel.threads:,} a block', 'registers': f'{binary.registers} a thread',
             'shared memory': f'{bytes_text(binary.shared_bytes)} a block', 'blocks': ''}
     most = max(o.limits.values(), default=0) or 1
-    row = lambda k, n: (k, uses.get(k, ''), trusted(f'{bar(n / most, "#C98A12" if n == o.blocks else "#8286AD")} {n}'),
+    row = lambda k, n: (k, uses.get(k, ''),
+                        trusted(f'{bar(n / most, "#C98A12" if n == o.blocks else "#8286AD")} {n}'),
                         'limits' if n == o.blocks else '')
-    columns = ((str(o).partition(':')[0], 'word'), ('the kernel takes', 'word'), ('blocks that fit in an SM', 'word'),
+    columns = ((str(o).partition(':')[0], 'word'), ('the kernel takes', 'word'),
+               ('blocks that fit in an SM', 'word'),
                ('', 'word'))
     return table(columns, [row(k, n) for k, n in o.limits.items()])
 
@@ -116,5 +118,7 @@ def mix_table(binary: KernelBinary) -> 'Markup':
     "The instructions by kind, as a table for a record: a bar each, and what the kind is for."
     says, total = {name: says for name, _, says in INSTRUCTION_KINDS}, len(binary.sass) or 1
     tone = lambda k: '#C8453B' if k.startswith('local') else '#2F8F6B' if k == 'tensor core' else '#8286AD'
-    row = lambda k, n: (k, trusted(f'{bar(n / total, tone(k))} {n:,}'), says.get(k, 'addresses, copies of registers'))
-    return table((('instructions', 'word'), ('', 'word'), ('', 'left')), [row(k, n) for k, n in binary.mix.items()])
+    row = lambda k, n: (k, trusted(f'{bar(n / total, tone(k))} {n:,}'),
+                        says.get(k, 'addresses, copies of registers'))
+    return table((('instructions', 'word'), ('', 'word'), ('', 'left')),
+                 [row(k, n) for k, n in binary.mix.items()])

@@ -45,7 +45,8 @@ class Listing(Shown):
 def listing_of(stage: str, rows: list) -> Listing:
     "A `Listing` of at most `MAX_ROWS` rows, each shortened to `MAX_CHARACTERS`."
     cut = lambda text: text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS - 1] + '…'
-    return Listing(stage, tuple((cut(text), line) for text, line in rows[:MAX_ROWS]), max(0, len(rows) - MAX_ROWS))
+    return Listing(stage, tuple((cut(text), line) for text, line in rows[:MAX_ROWS]),
+                   max(0, len(rows) - MAX_ROWS))
 
 # %% ../../../nbs/3_gpu/4_binary/02_listing.ipynb #6a4c080e
 def sass_listing(binary: KernelBinary) -> Listing:

@@ -40,7 +40,8 @@ def shared_memory_fits(c: LaunchContext) -> Iterator[Diagnostic]:
     "Shared memory of a block, static and dynamic."
     asked = c.binary.shared_bytes if c.binary else c.kernel.shared_bytes
     if asked > c.chip.shared_block_bytes:
-        yield c.broken('asks for more shared memory than a block may have', f'{c.chip.shared_block_bytes:,} bytes',
+        yield c.broken('asks for more shared memory than a block may have',
+                       f'{c.chip.shared_block_bytes:,} bytes',
                        f'{asked:,}', 'Use a smaller tile, or fewer stages (num_stages): each holds what is loaded.'
                        if c.kernel.scratch else 'Make shared_mem= of the launch, or arrays under __shared__, smaller.')
 
@@ -64,7 +65,8 @@ def grid_is_possible(c: LaunchContext) -> Iterator[Diagnostic]:
             yield c.broken(f'has too many blocks in {axis}', f'{c.chip.grid_yz:,}', f'{n:,}',
                            'Use x for the largest of the three.')
 
-LAUNCH_RULES = (block_is_small_enough, shared_memory_fits, registers_fit, cluster_is_possible, grid_is_possible)
+LAUNCH_RULES = (block_is_small_enough, shared_memory_fits, registers_fit, cluster_is_possible,
+                grid_is_possible)
 
 # %% ../../../nbs/3_gpu/5_checks/00_launch_limits.ipynb #e85fcc2f
 def _memory(plan, chip):

@@ -128,7 +128,8 @@ def _sm_100():
 
 GPUS = {c.name: c for c in (_sm_80(), _sm_90(), _sm_100())}
 DEFAULT_GPU = 'sm_90'              # where nobody names one
-GPU_PRODUCTS = {'a100': 'sm_80', 'h100': 'sm_90', 'h200': 'sm_90', 'gh200': 'sm_90', 'b100': 'sm_100', 'b200': 'sm_100',
+GPU_PRODUCTS = {'a100': 'sm_80', 'h100': 'sm_90', 'h200': 'sm_90', 'gh200': 'sm_90',
+                'b100': 'sm_100', 'b200': 'sm_100',
                 'gb200': 'sm_100'}
 
 def get_gpu(chip: 'str | GpuChip') -> GpuChip:

@@ -62,7 +62,8 @@ def is_dense(t: torch.Tensor) -> bool:
     return t.numel() > 0 and int(torch.count_nonzero(t)) >= DENSE * t.numel()
 
 # %% ../../../nbs/3_gpu/6_clock/02_product_floor.ipynb #e89cf93e
-def product_rates(sample: Callable[[Callable], float], device: str = 'cuda', n: int = 8192) -> dict[str, float]:
+def product_rates(sample: Callable[[Callable], float], device: str = 'cuda',
+                  n: int = 8192) -> dict[str, float]:
     """TFLOP/s of torch's products of n × n in 'fp32', 'tf32' and 'bf16', the best of five each; without those that took
     no time. `sample`: µs that the work of a function takes."""
     square, before, found = torch.randn(n, n, device=device), torch.backends.cuda.matmul.allow_tf32, {}

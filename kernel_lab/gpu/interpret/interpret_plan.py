@@ -190,7 +190,8 @@ class PlanInterpreter:
             self.functions = functions_of(self.text)
             for step in self.order['steps']: self._step(step)
         found = [{'says': str(f), 'line': f.line, 'kind': f.kind} for f in self.memory.findings()]
-        report = InterpretReport(self.done, time.monotonic() - self.began, found, sorted(self.builder.bare_lines),
+        report = InterpretReport(self.done, time.monotonic() - self.began, found,
+                                 sorted(self.builder.bare_lines),
                                  sorted(self.builder.rounded_lines), self.atomic)
         return [self._output(n, v) for n, v in enumerate(self.order['outs'])], report
 

@@ -38,7 +38,8 @@ def stored_dtype(dtype: tl.dtype) -> np.dtype:
     return np.dtype(np.uint16) if _scalar(dtype) == tl.bfloat16 else array_dtype(dtype)
 
 def _unsupported(what, hint):
-    return KernelError(f'{what} is not interpreted', kind='unsupported', line=source_line() or None, hint=hint)
+    return KernelError(f'{what} is not interpreted', kind='unsupported',
+                       line=source_line() or None, hint=hint)
 
 def _fits(array, dtype): return _scalar(dtype) == tl.bfloat16 or _FITS(array, dtype)
 _FITS = interpreter._validate_np_data_size
@@ -67,7 +68,8 @@ class CheckedBuilder(InterpreterBuilder):
                                allowed_dot_input_precisions=_PRECISIONS)
 
     # memory
-    def create_masked_load(self, ptrs, mask, other, cache_modifier=None, eviction_policy=None, is_volatile=False):
+    def create_masked_load(self, ptrs, mask, other, cache_modifier=None, eviction_policy=None,
+                           is_volatile=False):
         dtype = ptrs.get_element_ty()
         stored, on = stored_dtype(dtype), np.asarray(mask.data, bool)
         on = np.broadcast_to(on, np.broadcast_shapes(on.shape, ptrs.data.shape))
@@ -239,7 +241,8 @@ def _truth(tensor):
     if sys._getframe(1).f_code.co_filename not in _WRITTEN_IN_TRITON: return True
     data = tensor.handle.data
     if tensor.type.is_block() or data.size != 1:
-        raise KernelError(f'a block of shape {list(data.shape)} is used as a condition', line=source_line() or None,
+        raise KernelError(f'a block of shape {list(data.shape)} is used as a condition',
+                          line=source_line() or None,
                           hint='Use tl.where, or & and | between blocks; if, while and `and` take single values.')
     return bool(data.reshape(-1)[0])
 

@@ -206,7 +206,8 @@ class MemoryAccess(KernelMemory):
         buffer = self.buffers[number]
         if buffer.may_write: return buffer
         kind = {'input': 'the input', 'parameter': 'the parameter'}[buffer.role]
-        raise KernelError(f'the {what} goes into {kind} {buffer.name}', kind='input', line=self.line() or None,
+        raise KernelError(f'the {what} goes into {kind} {buffer.name}', kind='input',
+                          line=self.line() or None,
                           operand=buffer.name, hint='Write to a tensor of your own, from torch.empty_like, '
                           'and return that.')
 

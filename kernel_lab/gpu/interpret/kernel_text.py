@@ -35,7 +35,8 @@ NOT_INTERPRETED = {
     'a descriptor made on the host', 'store_tensor_descriptor': 'a descriptor made on the host'}
 
 def _refused(what, node, hint):
-    return KernelError(f'the kernel uses {what}', kind='unsupported', line=getattr(node, 'lineno', None), hint=hint)
+    return KernelError(f'the kernel uses {what}', kind='unsupported',
+                       line=getattr(node, 'lineno', None), hint=hint)
 
 _PLAIN = ('A kernel that is judged without a GPU is made of triton.language, arithmetic, loops and '
           'conditions, its own '
@@ -184,7 +185,8 @@ def kernel_text(source: str, names: set[str] | None = None) -> KernelText:
         found[name], uses = _checked(name, jits, values, imported)
         waiting += sorted(uses)
     keep = lambda place: {k: found[k] for k in place if k in found}         # in the order of the text
-    return KernelText(keep(jits), keep(values), imported, {k: tuple(v) for k, v in static.items() if k in found})
+    return KernelText(keep(jits), keep(values), imported,
+                      {k: tuple(v) for k, v in static.items() if k in found})
 
 def _not_there(name, jits):
     return KernelError(f'the text has no kernel {name[:60]!r} at its top level', kind='entry',

@@ -97,7 +97,8 @@ def _number(text, kind):
     value = float(text) if text in ('inf', '-inf', 'nan') else ast.literal_eval(text)
     return bool(value) if kind in ('i1', 'u1') else value
 
-def compiled_kernels(source: str, kernels: list[dict], launches: list[dict], chip: str | GpuChip) -> list[tuple]:
+def compiled_kernels(source: str, kernels: list[dict], launches: list[dict],
+                     chip: str | GpuChip) -> list[tuple]:
     """(PTX, {stage: text}) that each kernel of a plan compiles to, from the text alone. `kernels`: name, params,
     constants, block, cluster; `launches`: one for each, with args and choice. `KernelError` where the text has no
     such kernel, or is not Triton's language."""

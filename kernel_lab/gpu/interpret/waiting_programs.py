@@ -54,7 +54,8 @@ class ProgramTurns:
     def _stuck(self):
         more = next(self.programs, None) is not None
         text = f'{len(self.ring) + 1:,} programs wait, and none that runs can end it'
-        return KernelError(text, kind='invalid', hint=f'Only {MOST_WAITING} are begun here at once: use a smaller grid.'
+        return KernelError(text, kind='invalid',
+                           hint=f'Only {MOST_WAITING} are begun here at once: use a smaller grid.'
                            if more else 'What they wait for must be written by a program that does not wait for them.')
 
     def _work(self, program):

@@ -35,7 +35,8 @@ def arena_layout(lengths: Sequence[int]) -> ArenaLayout:
     return ArenaLayout(tuple(offsets), tuple(lengths), -(-at // PAGE) * PAGE)
 
 # %% ../../../nbs/3_gpu/7_launch/02_arena.ipynb #ab03aa35
-def broken_guard(layout: ArenaLayout, k: int, found: np.ndarray, pattern: int, names: Sequence[str]) -> str | None:
+def broken_guard(layout: ArenaLayout, k: int, found: np.ndarray, pattern: int,
+                 names: Sequence[str]) -> str | None:
     "What was written into guard `k`, whose bytes are `found`, as a sentence; None where it is whole."
     wrong = np.flatnonzero(found != pattern)
     if not len(wrong): return None

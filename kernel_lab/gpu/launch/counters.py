@@ -234,7 +234,8 @@ class PlanCounters(Shown):
         chip = get_gpu(self.chip)
         us = {rate: n / getattr(chip, rate) / 1e6 for rate, n in self.operations.items() if rate}
         tensor = sum(x for rate, x in us.items() if rate in TENSOR_RATES)
-        return {'memory': self.least_bytes / self.peak_gbps / 1000, 'compute': max(tensor, sum(us.values()) - tensor)}
+        return {'memory': self.least_bytes / self.peak_gbps / 1000,
+                'compute': max(tensor, sum(us.values()) - tensor)}
 
     @property
     def floor_us(self) -> float:
@@ -365,7 +366,8 @@ def count(plan: LaunchPlan, binaries: Sequence[KernelBinary], seconds: float = 1
             status, says = _no_counters(texts[page]) if refused else (report.status, report.says)
             return PlanCounters(status, card=card, says=says, seconds=took)
     try: return counters_of(plan, binaries, texts, card, took)
-    except KernelError as e: return PlanCounters(e.kind, card=card, says=f'{e.message}. {e.hint}', seconds=took)
+    except KernelError as e: return PlanCounters(e.kind, card=card, says=f'{e.message}. {e.hint}',
+                                                 seconds=took)
 
 def counters_of(plan: LaunchPlan, binaries: Sequence[KernelBinary], texts: Mapping[str, str], card: str,
                 seconds: float = 0.0) -> PlanCounters:
@@ -380,7 +382,8 @@ def counters_of(plan: LaunchPlan, binaries: Sequence[KernelBinary], texts: Mappi
                   for k, r in enumerate(raw))
     left = max(0, len(plan.launches) - len(found))
     says = '' if is_whole else 'The samples are of other launches than the counters, and were left out.'
-    return PlanCounters('counted', found, card, plan.chip, 0 if left else least_bytes(plan), says, seconds, left)
+    return PlanCounters('counted', found, card, plan.chip, 0 if left else least_bytes(plan), says,
+                        seconds, left)
 
 def _no_counters(text):
     "(kind, sentence) for a text of ncu without counters."

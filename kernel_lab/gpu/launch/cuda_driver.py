@@ -113,7 +113,8 @@ _LONG = {'device': 'DEVICE', 'function': 'FUNC'}
 def refusal(error: str, call: str) -> KernelError | UsageError:
     "An error of the driver by its name, raised by `call`: a `UsageError` where there is no card, else a `KernelError`."
     if error in ABSENT:
-        return UsageError(f'The driver gives no card: {error}.', hint='Check nvidia-smi: is there a card, is its '
+        return UsageError(f'The driver gives no card: {error}.',
+                          hint='Check nvidia-smi: is there a card, is its '
                           'driver new enough, does another process hold it alone?')
     kind, says, hint = REFUSALS.get(error, ('crash', f'the driver refuses {call}', 'Try again; if it stays, look the '
                                             'error up in the CUDA driver API.'))

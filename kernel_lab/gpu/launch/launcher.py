@@ -79,7 +79,8 @@ class LaunchSession:
     "What the launcher's process does with an order; `report` is its answer."
     def __init__(self, order: LaunchOrder, driver: CudaDriver, folder: Path):
         self.order, self.driver, self.folder = order, driver, folder
-        self.report = {'card': driver.name, 'capability': driver.capability, 'status': 'ran', 'says': '', 'plans': []}
+        self.report = {'card': driver.name, 'capability': driver.capability, 'status': 'ran', 'says': '',
+                       'plans': []}
 
     def work(self) -> None:
         "Run, check and time the plans of the order."
@@ -163,7 +164,8 @@ def serve(folder: str, api: str) -> None:
     report = {}
     try:
         order = LaunchOrder.from_json((place / 'order').read_text())
-        session = LaunchSession(order, CudaDriver(getattr(import_module(module), name)() if api else None), place)
+        session = LaunchSession(order,
+                                CudaDriver(getattr(import_module(module), name)() if api else None), place)
         report = session.report
         session.work()
     except KernelError as e: report |= {'status': e.kind, 'says': str(e), 'error': e.to_dict()}

@@ -31,7 +31,8 @@ def library_torch(driver: CudaDriver) -> object:
         raise KernelError('the plan leaves work to torch, which is not installed here', kind='unsupported',
                           hint=hint) from None
     if not hasattr(driver.api, 'torch_bytes') and not torch.cuda.is_available():
-        raise KernelError('the plan leaves work to torch, which cannot use this card', kind='unsupported', hint=hint)
+        raise KernelError('the plan leaves work to torch, which cannot use this card',
+                          kind='unsupported', hint=hint)
     return torch
 
 # %% ../../../nbs/3_gpu/7_launch/04_library_replay.ipynb #fa85fc03
@@ -49,7 +50,8 @@ def require_result(torch: object, call: LibraryCall) -> None:
         says = str(e).splitlines()[0][:200] if str(e) else type(e).__name__
         raise KernelError(f'torch cannot do {name} with what the plan gives it: {says}', **where) from None
     if (tuple(found.shape), str(found.dtype)) == (made.shape, f'torch.{made.dtype}'): return
-    raise KernelError(f'{name} gives something else than the plan says', limit=f'{made.dtype}{list(made.shape)}',
+    raise KernelError(f'{name} gives something else than the plan says',
+                      limit=f'{made.dtype}{list(made.shape)}',
                       value=f'{str(found.dtype).removeprefix("torch.")}{list(found.shape)}', **where)
 
 def _shaped(torch, tensor, made):
@@ -60,7 +62,8 @@ def _shaped(torch, tensor, made):
 class _CardBytes:
     "Bytes of the card's memory as torch takes them over."
     def __init__(self, address, size):
-        self.__cuda_array_interface__ = {'shape': (size,), 'typestr': '|u1', 'data': (address, False), 'version': 2}
+        self.__cuda_array_interface__ = {'shape': (size,), 'typestr': '|u1', 'data': (address, False),
+                                         'version': 2}
 
 class LibraryStream:
     "torch on the launcher's own stream. `KernelError` where it is not here, or cannot use the card."
@@ -102,7 +105,8 @@ class LibraryReplay(LibraryStream):
             return self.torch.empty_strided(view.shape, view.strides, dtype=dtype, device=self.device)
         memory = self.bytes[view.buffer]
         made = self.torch.empty(0, dtype=dtype, device=memory.device)
-        return made.set_(memory.untyped_storage(), view.offset // made.element_size(), view.shape, view.strides)
+        return made.set_(memory.untyped_storage(), view.offset // made.element_size(), view.shape,
+                         view.strides)
 
     def work(self, call: LibraryCall) -> Callable[[], None]:
         "A function that does a call, on the current stream of torch."

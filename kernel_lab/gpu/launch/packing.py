@@ -30,7 +30,8 @@ def argument_bytes(kind: str, value: int | float) -> bytes:
         if value == int(value) and low <= value < 1 << 8 * size:
             return (int(value) % (1 << 8 * size)).to_bytes(size, 'little')
     except (OverflowError, ValueError): pass
-    raise KernelError(f'an argument does not fit its parameter of type {kind}', kind='limit', limit=f'{size} bytes',
+    raise KernelError(f'an argument does not fit its parameter of type {kind}',
+                      kind='limit', limit=f'{size} bytes',
                       value=value, hint='Pass a smaller number, or a tensor.')
 
 class PackedArguments:

@@ -45,7 +45,8 @@ class PreparedPlan:
     """A plan in the memory of a card. `cubins`: one binary for each kernel; `choices`: which alternative of each
     launch, by default the first; `apart`: an allocation for each buffer, without guards and poison, for a tool that
     watches every access. `KernelError` for a plan that cannot be launched, or does not fit."""
-    def __init__(self, driver: CudaDriver, plan: LaunchPlan, cubins: Sequence[bytes], choices: Sequence[int] = (),
+    def __init__(self, driver: CudaDriver, plan: LaunchPlan, cubins: Sequence[bytes],
+                 choices: Sequence[int] = (),
                  apart: bool = False):
         refuse_what_cannot_be_launched(plan)
         (refuse_library_calls if apart else require_replayable)(plan)
@@ -147,7 +148,8 @@ class PreparedPlan:
         for at, copy, size in self.kept: self._copy(at, copy, size)
         for k, image in self.images[draw].items(): self._copy(self.address(k), image, self.layout.lengths[k])
 
-    def _poison(self, at, size, pattern): self.driver.call('cuMemsetD8Async', at, pattern, size, self.driver.stream)
+    def _poison(self, at, size, pattern): self.driver.call('cuMemsetD8Async', at, pattern, size,
+                                                           self.driver.stream)
 
     def enqueue(self, only: str = '') -> None:
         "Enqueue every step of the plan; `only`: those that call this function of the driver, or `LIBRARY`."
@@ -165,7 +167,8 @@ class PreparedPlan:
 
     def _captured(self, repeats, only):
         d = self.driver
-        d.call('cuStreamBeginCapture', d.stream, d.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        d.call('cuStreamBeginCapture', d.stream,
+               d.api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
         for _ in range(repeats): self.enqueue(only)
         return d.call('cuGraphInstantiate', d.call('cuStreamEndCapture', d.stream), 0)
 
@@ -208,7 +211,8 @@ class PreparedPlan:
         "`KernelError` of kind 'invalid' where something was written outside of the buffers."
         for k, (a, b) in enumerate(self.layout.guards):
             if says := broken_guard(self.layout, k, self.read(self.base + a, b - a), pattern, self.names):
-                raise KernelError(says, kind='invalid', hint='Mask the stores of the last block: index < size.')
+                raise KernelError(says, kind='invalid',
+                                  hint='Mask the stores of the last block: index < size.')
 
     def run(self, draw: int, pattern: int = PATTERNS[0], by_graph: bool = False) -> list[np.ndarray]:
         "The outputs for a draw, of a run in poisoned memory. `KernelError` where it fails, or leaves its buffers."

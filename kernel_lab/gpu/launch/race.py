@@ -104,14 +104,16 @@ class RaceTrack:
         return min(found[0]) / max(1, len(plan.calls)), min(found[1])
 
 # %% ../../../nbs/3_gpu/7_launch/06_race.ipynb #1e47fe82
-def race(track: RaceTrack, first: PreparedPlan, second: PreparedPlan, goal: float = 0.005, seconds: float = 20,
+def race(track: RaceTrack, first: PreparedPlan, second: PreparedPlan,
+         goal: float = 0.005, seconds: float = 20,
          most: int = 400, seed: int = 0) -> tuple[list[float], list[float]]:
     """Interleaved samples in µs of two plans (or one, against itself), each with two draws or more: until the ratio's
     half interval is at most `goal`, `seconds` have passed, or there are `most`. Below `TINY_US` each sample is a graph
     of many runs. `UsageError` for a plan without two draws."""
     plans, rng, found = (first, second), np.random.default_rng(seed), ([], [])
     if min(len(p.images) for p in plans) < 2:
-        raise UsageError('A race needs two draws of inputs for each plan.', hint='Call add_draw twice, with two seeds.')
+        raise UsageError('A race needs two draws of inputs for each plan.',
+                         hint='Call add_draw twice, with two seeds.')
     repeats = _repeats(max(median(track.sample(p, 0) for _ in range(5)) for p in plans))
     end = time.monotonic() + seconds
     while len(found[0]) < most and time.monotonic() < end:
@@ -152,7 +154,8 @@ def profiled_names(entries: set[str]) -> set[str]:
     demangled = getattr(torch._C, '_demangle', str)
     return entries | {demangled(name) for name in entries}
 
-def kernel_durations(driver: CudaDriver, names: set[str], work: Callable[[], None], runs: int) -> float | None:
+def kernel_durations(driver: CudaDriver, names: set[str], work: Callable[[], None],
+                     runs: int) -> float | None:
     "µs of the kernels with these names in one of the `runs` that `work` makes; None where no profiler is."
     try: import torch
     except ImportError: return None

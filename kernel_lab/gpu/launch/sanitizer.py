@@ -208,9 +208,11 @@ class SanitizerReport(Shown):
     def _repr_html_(self):
         columns = (('check', 'word'), ('kernel', 'word'), ('line', 'right'), ('', 'left'), ('times', 'right'))
         rows = [(f.check, f.kernel, f.line or '', f'{f.says}. {f.hint}', f'{f.count:,}') for f in self.findings]
-        return record('Sanitizer', self.head, *([table(columns, rows)] if rows else []), *map(said, self.notes))
+        return record('Sanitizer', self.head, *([table(columns, rows)] if rows else []),
+                      *map(said, self.notes))
 
-def sanitize(plan: LaunchPlan, binaries: Sequence[KernelBinary], checks: Sequence[str] = tuple(SANITIZER_CHECKS),
+def sanitize(plan: LaunchPlan, binaries: Sequence[KernelBinary],
+             checks: Sequence[str] = tuple(SANITIZER_CHECKS),
              seconds: float = 120, api: str = '', words: object = sanitizer_words) -> SanitizerReport:
     """Run a plan once under each of `checks`, at most `seconds` each. `api`: as for `launch`; `words`: (check, file) →
     the words that start the tool. `UsageError` for an unknown check, and where the sanitizer is not installed."""

@@ -32,7 +32,8 @@ class StubKernel:
 # %% ../../../nbs/3_gpu/7_launch/01_stub_driver.ipynb #a2dae25f
 class StubCuda:
     "The calls of CUDA's driver that the launcher makes, on `memory_bytes` of host memory."
-    def __init__(self, kernels: dict[str, StubKernel], memory_bytes: int = 64 << 20, cache_bytes: int = 1 << 20):
+    def __init__(self, kernels: dict[str, StubKernel], memory_bytes: int = 64 << 20,
+                 cache_bytes: int = 1 << 20):
         self.kernels, self.memory, self.base = kernels, bytearray(memory_bytes), 0x7F00_0000_0000
         self.cache_bytes, self.next, self.blocks = cache_bytes, 0, {}
         self.now_us, self.failed, self.capturing, self.globals = 0.0, CudaResult.CUDA_SUCCESS, None, {}
@@ -162,7 +163,8 @@ def stub_cuda() -> StubCuda:
     "A stub with `STUB_KERNELS`."
     return StubCuda(STUB_KERNELS)
 
-_PAIR = EXAMPLE_PTX.replace('\t.param .u32', '\t.param .u64 .ptr .global .align 1 double_param_2,\n\t.param .u32')
+_PAIR = EXAMPLE_PTX.replace('\t.param .u32',
+                            '\t.param .u64 .ptr .global .align 1 double_param_2,\n\t.param .u32')
 
 def example_plan(kernel: str, count: int = 1024) -> LaunchPlan:
     "A plan of one launch of a kernel of `STUB_KERNELS` on `count` float32: in place, or from x to y."
@@ -172,5 +174,6 @@ def example_plan(kernel: str, count: int = 1024) -> LaunchPlan:
     made = GpuKernel(kernel, kernel, ptx, (128, 1, 1), ('*fp32',) * (1 + pair) + ('i32',), line=5)
     way = Alternative(0, (8, 1, 1), (Pointer(0), *[Pointer(1)] * pair, count))
     view = lambda k: BufferView(k, 0, (count,), (1,), 'float32')
-    return LaunchPlan(kernel, 'cuda', 'sm_90', (x, y)[:1 + pair], (made,), (KernelLaunch((way,), 9),), (view(0),),
+    return LaunchPlan(kernel, 'cuda', 'sm_90', (x, y)[:1 + pair], (made,),
+                      (KernelLaunch((way,), 9),), (view(0),),
                       (view(int(pair)),))

@@ -8,7 +8,8 @@ from math import prod
 from .nodes import DTYPE_BYTES, BufferView, LibraryCall
 
 # %% ../../../nbs/3_gpu/2_plan/02_library_operations.ipynb #01b22a11
-ARGUMENT_LETTERS = {'t': 'tensor', 's': 'tensor or number', 'n': 'number', 'i': 'whole number', 'b': 'truth value',
+ARGUMENT_LETTERS = {'t': 'tensor', 's': 'tensor or number', 'n': 'number',
+                    'i': 'whole number', 'b': 'truth value',
                     'l': 'whole numbers'}
 _ONE = ('relu gelu silu sigmoid tanh exp exp2 expm1 log log2 log1p sqrt rsqrt neg abs reciprocal sin cos erf floor '
         'ceil round sign hardsigmoid hardswish mish logical_not')

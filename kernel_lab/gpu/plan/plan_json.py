@@ -175,7 +175,8 @@ def _read_plan(d):
     versions = {_str(k): _str(v) for k, v in _dict(d['versions']).items()}
     if len(versions) > 16: _refuse('it names too many versions')
     steps = tuple(_read_step(s, buffers, kernels) for s in _list(d['steps'], MAX_STEPS, 'steps'))
-    return dict(name=_str(d['name']), target=_of(d['target'], GPU_TARGETS), chip=_of(d['chip'], GPUS), kernels=kernels,
+    return dict(name=_str(d['name']), target=_of(d['target'], GPU_TARGETS),
+                chip=_of(d['chip'], GPUS), kernels=kernels,
                 buffers=buffers, steps=steps, **views, source=_str(d['source'], 2**20, lines=True), versions=versions,
                 warnings=warnings)
 

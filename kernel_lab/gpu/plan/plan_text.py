@@ -56,7 +56,8 @@ def _steps_part(plan):
 def _buffers_part(plan):
     rows = [(b.name, f'{b.dtype} {" × ".join(map(str, b.shape))}', b.role, bytes_text(b.bytes), b.line or '')
             for b in plan.buffers[:MAX_SHOWN_STEPS]]
-    columns = (('buffer', 'mono'), ('first tensor', 'word'), ('role', 'word'), ('size', 'right'), ('line', 'right'))
+    columns = (('buffer', 'mono'), ('first tensor', 'word'), ('role', 'word'), ('size', 'right'),
+               ('line', 'right'))
     return fold('Memory', table(columns, rows), note=f'{bytes_text(plan.peak_bytes)} at most')
 
 def _kernel_part(k):
@@ -70,5 +71,6 @@ def plan_html(plan) -> str:
     source = [fold('Source', code(lines))] if lines else []
     graph = launch_graph(plan)
     drawn = trusted(graph_svg(graph))
-    return record(plan.name, plan.head, drawn, *graph_notes(graph), _steps_part(plan), _buffers_part(plan), kernels,
+    return record(plan.name, plan.head, drawn, *graph_notes(graph), _steps_part(plan),
+                  _buffers_part(plan), kernels,
                   *source, anchor=anchor_of('plan', plan.name))

@@ -136,7 +136,8 @@ def require_no_directives(ptx: str, line: int = 0) -> None:
                           line=_source_line(ptx, m.end()) or line or None,
                           hint='Leave the directive out; pass what it would read to the kernel, as a tensor.')
 
-def _refuse(what, **more): raise KernelError(f'the compiled kernel is not valid: {what}', kind='invalid', **more)
+def _refuse(what, **more): raise KernelError(f'the compiled kernel is not valid: {what}',
+                                             kind='invalid', **more)
 
 def admit_ptx(ptx: object, entry: str) -> str:
     """The PTX, if it is plain text of at most `MAX_PTX_BYTES` with one entry `entry`, reads no file and calls nothing
@@ -153,5 +154,6 @@ def admit_ptx(ptx: object, entry: str) -> str:
         _refuse(f'it calls {foreign[0][:60]}, which is not in it', limit=', '.join(DEVICE_FUNCTIONS),
                 value=foreign[0][:60])
     if (found := [m[1] for m in _ENTRY.finditer(ptx)]).count(entry) != 1 or len(found) > MAX_ENTRIES:
-        _refuse('it does not have the entry that it names, once', limit=entry, value=', '.join(found)[:100] or 'none')
+        _refuse('it does not have the entry that it names, once', limit=entry,
+                value=', '.join(found)[:100] or 'none')
     return ptx

@@ -58,12 +58,14 @@ def _error(tool, log, text, source, start):
             "A template's kernel is named with its types: 'scale<float>'." if is_template else
             'Give the name of a __global__ function of the text.'))
     if file != KERNEL_FILE:
-        return KernelError(f'{no}, in line {at} of {file[:60]}: {reason}', line=here, hint=_way_out(tool, reason))
+        return KernelError(f'{no}, in line {at} of {file[:60]}: {reason}', line=here,
+                           hint=_way_out(tool, reason))
     lines = (source if start else text).splitlines()
     shown = lines[at - 1].strip()[:200] if 0 < at <= len(lines) else None
     where = '' if start else f' (line {at} of the CUDA text)'
     shown = f' — {shown}' if shown else ''
-    return KernelError(f'{no}{where}: {reason}{shown}', line=at if start else here, hint=_way_out(tool, reason))
+    return KernelError(f'{no}{where}: {reason}{shown}', line=at if start else here,
+                       hint=_way_out(tool, reason))
 
 # %% ../../../nbs/3_gpu/3_record/04_cuda_kernels.ipynb #c47af871
 POINTERS = {
@@ -101,7 +103,8 @@ def _sizes(sizes, what, most):
     "Three sizes of a grid or a block; a `KernelError` for what is none."
     found = tuple(sizes) if isinstance(sizes, (tuple, list)) else (sizes,)
     if len(found) != 3:
-        raise KernelError(f'the {what} has {count_text(len(found), "size")}', kind='limit', line=source_line() or None,
+        raise KernelError(f'the {what} has {count_text(len(found), "size")}', kind='limit',
+                          line=source_line() or None,
                           limit='3', value=str(sizes)[:60],
                           hint=f'torch takes three whole numbers: {what}='
                                f'({", ".join(map(str, [*found, 1, 1, 1][:3]))[:60]}).')
@@ -116,7 +119,8 @@ USUAL_SHARED_BYTES = 48 << 10           # below this, a launch takes dynamic sha
 
 class CudaKernel:
     "A compiled kernel that writes down its launches; called as torch's."
-    def __init__(self, recording: PlanRecording, name: str, entry: str, ptx: str, line: int, fuses: bool = True):
+    def __init__(self, recording: PlanRecording, name: str, entry: str, ptx: str, line: int,
+                 fuses: bool = True):
         self.recording, self.name, self.entry, self.ptx = recording, name, entry, ptx
         self.line, self.fuses = line, fuses
         self.configured = 0             # bytes of dynamic shared memory that a launch may take beyond the usual
@@ -183,7 +187,8 @@ def cuda_recorded(recording: PlanRecording, chip: GpuChip, source: str, made: di
     NVRTC, or as `made` by nvcc; orders of others go into `wanted` (both as in `compiled_before`)."""
     tools = ('NVRTC', compile_cuda) if made is None else ('nvcc', compiled_before(made, wanted))
     compiled = partial(_compiled, recording, chip, source, *tools)
-    def compile_kernel(kernel_source, kernel_name, compute_capability=None, cuda_include_dirs=None, nvcc_options=None):
+    def compile_kernel(kernel_source, kernel_name, compute_capability=None, cuda_include_dirs=None,
+                       nvcc_options=None):
         return compiled(kernel_source, kernel_name, list(nvcc_options or ()))
     names = '_compile_kernel', 'compile_kernel'
     before = {k: vars(torch.cuda).get(k) for k in names}

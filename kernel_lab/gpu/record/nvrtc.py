@@ -22,7 +22,8 @@ def nvrtc_path() -> Path | None:
     spec = importlib.util.find_spec('nvidia')
     places = [Path(p) for p in (spec.submodule_search_locations or ()) if spec] if spec else []
     found = [f for p in places for f in p.glob('*/lib/libnvrtc.so.*')]
-    return min(found, key=lambda f: (int(f.suffix[1:]) if f.suffix[1:].isdigit() else 999, str(f)), default=None)
+    return min(found,
+               key=lambda f: (int(f.suffix[1:]) if f.suffix[1:].isdigit() else 999, str(f)), default=None)
 
 NO_NVRTC = 'NVRTC is not installed'
 
@@ -42,7 +43,8 @@ def nvrtc_version() -> str:
     return f'{major.value}.{minor.value}'
 
 # %% ../../../nbs/3_gpu/3_record/03_nvrtc.ipynb #ea6e2a75
-_LEFT_OUT = ('cupti', 'nvperf', 'generated', 'cudaGL', 'cudaEGL', 'cudaVDPAU', 'cuda_gl', 'cuda_egl', 'cuda_vdpau',
+_LEFT_OUT = ('cupti', 'nvperf', 'generated', 'cudaGL', 'cudaEGL', 'cudaVDPAU', 'cuda_gl',
+             'cuda_egl', 'cuda_vdpau',
              'cudaProfiler', 'cooperative_groups')      # other interfaces, and one that needs a library of C++
 _INTEGERS = ''.join(f'typedef signed {t} int{n}_t; typedef unsigned {t} uint{n}_t;\n'
                     for n, t in ((8, 'char'), (16, 'short'), (32, 'int'), (64, 'long')))
@@ -85,7 +87,8 @@ def compile_options(chip: GpuChip, more: list[str]) -> list[str]:
     "The options of a compiler of CUDA C++ for a chip, with those asked for; `KernelError` for one not admitted."
     for o in more:
         if not isinstance(o, str) or not _OPTION.fullmatch(o):
-            raise KernelError(f'the option {str(o)[:60]!r} is not admitted', kind='unsupported', hint=ADMITTED)
+            raise KernelError(f'the option {str(o)[:60]!r} is not admitted', kind='unsupported',
+                              hint=ADMITTED)
     return [f'--gpu-architecture={chip.target.replace("sm", "compute")}', '-lineinfo', '--std=c++17', *more]
 
 def _text_of(library, program, name):
@@ -103,7 +106,8 @@ def compile_cuda(text: str, name: str, chip: GpuChip, options: list[str] = ()) -
     words = [o.encode() for o in compile_options(chip, options)]
     headers = cuda_headers() if '#' in text and 'include' in text else {}
     texts, names = ((ctypes.c_char_p * len(headers))(*x) for x in (headers.values(), headers))
-    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), KERNEL_FILE.encode(), len(headers), texts, names)
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), KERNEL_FILE.encode(), len(headers),
+                               texts, names)
     try:
         library.nvrtcAddNameExpression(program, name.encode())
         failed = library.nvrtcCompileProgram(program, len(words), (ctypes.c_char_p * len(words))(*words))

@@ -160,7 +160,8 @@ def _compiler_version(kernels, made):
     said = re.search(r'^// Cuda compilation tools, release [\d.]{1,20}, V([\d.]{1,20})', kernels[0].ptx, re.M)
     return {'nvcc': said[1] if said else 'unknown'}
 
-def record_plan(source: str, specs: list[dict], chip: str | GpuChip, entry: str | None = None, init: list = (),
+def record_plan(source: str, specs: list[dict], chip: str | GpuChip,
+                entry: str | None = None, init: list = (),
                 name: str = '', made: dict | None = None, wanted: list | None = None) -> LaunchPlan:
     """The `LaunchPlan` of a submission for inputs like `specs` ({'shape', 'dtype'} of a tensor, {'value'} of a number)
     on `chip`; `init`: arguments of a module class; `made`: texts of CUDA C++ that nvcc compiled before, and `wanted`:

@@ -23,7 +23,8 @@ from ..plan.ptx import KERNEL_FILE
 from .recording import PlanRecording, source_line, values_from_host
 
 # %% ../../../nbs/3_gpu/3_record/01_torch_calls.ipynb #adff92a7
-ALLOCATIONS = {'aten::empty', 'aten::empty_like', 'aten::empty_strided', 'aten::new_empty', 'aten::new_empty_strided'}
+ALLOCATIONS = {'aten::empty', 'aten::empty_like', 'aten::empty_strided', 'aten::new_empty',
+               'aten::new_empty_strided'}
 FILLS = {  # operation → where its value is among the arguments, or the value
     'aten::zeros': 0.0, 'aten::zeros_like': 0.0, 'aten::new_zeros': 0.0, 'aten::zero_': 0.0, 'aten::ones': 1.0,
     'aten::ones_like': 1.0, 'aten::new_ones': 1.0, 'aten::full': 1, 'aten::full_like': 1, 'aten::new_full': 2,

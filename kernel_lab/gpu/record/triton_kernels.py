@@ -172,7 +172,8 @@ def _grid(grid, bound):
 def _made(fn, constants, types, ptx, facts):
     named = tuple((fn.arg_names[p[0]], str(v)[:200]) for p, v in constants.items() if len(p) == 1)
     scratch = (facts.get('global_scratch_size') or 0, facts.get('profile_scratch_size') or 0)
-    return GpuKernel(fn.fn.__name__, facts['name'], ptx, (facts['num_warps'] * 32, 1, 1), types, facts['shared'] or 0,
+    return GpuKernel(fn.fn.__name__, facts['name'], ptx, (facts['num_warps'] * 32, 1, 1),
+                     types, facts['shared'] or 0,
                      facts['num_ctas'], scratch, named, fn.fn.__code__.co_firstlineno, bool(facts['fuses']))
 
 def _record_launch(recording, source, fn, args, grid, kwargs):

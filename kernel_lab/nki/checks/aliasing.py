@@ -45,7 +45,8 @@ def placed_accesses(program, a) -> list[PlacedAccess]:
     t, k = program.tensors[a.tensor], program.base[a.tensor]
     if not program.tensors[k].places: return []
     row = t.tile_size // t.partitions
-    placed = lambda offset, low, width, n: PlacedAccess(offset, k, t.buffer, t.tile_size, row, itemsize(t.dtype), low,
+    placed = lambda offset, low, width, n: PlacedAccess(offset, k, t.buffer, t.tile_size,
+                                                        row, itemsize(t.dtype), low,
                                                         width, n)
     if a.index: return [placed(Affine(b * t.tile_size), 0, row, t.partitions) for b in blocks_reached(program, a)]
     step, n = a.ap[a.par] if a.par is not None else (0, 1)
@@ -118,7 +119,8 @@ def _lost(owners, o, s, env, core):
     if not other.size: return None
     n = int(other[0])
     there = np.flatnonzero((area == n).any(0)) + place[2]
-    return Conflict(owners.ids[me], owners.ids[n], owners.writers[n], o, s.buffer, (int(there[0]), int(there[-1])))
+    return Conflict(owners.ids[me], owners.ids[n], owners.writers[n], o, s.buffer,
+                    (int(there[0]), int(there[-1])))
 
 def conflicts(program):
     "The first `Conflict` of each pair of tensors with places."
@@ -152,6 +154,7 @@ def conflict_text(program, c):
 def placement_overlaps(program: Program) -> Iterator[Diagnostic]:
     "Tiles that the kernel placed over one another while both are needed."
     for c in conflicts(program):
-        yield Diagnostic(conflict_text(program, c), c.reader.line, c.reader.op, program.tensors[c.lost[0]].name,
+        yield Diagnostic(conflict_text(program, c), c.reader.line, c.reader.op,
+                         program.tensors[c.lost[0]].name,
                          hint='Give one of them another address, or more physical tiles (num_free_tiles); '
                               'ncc.force_auto_alloc ignores all addresses.')

@@ -34,7 +34,8 @@ def memory_overflow(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     "PSUM holds what is alive at once, SBUF what cannot be spilled; the earlier dialect's compiler always goes on."
     if program.dialect != 'nki': return
     for buffer, limit, peak in capacity(program, chip):
-        yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}', peak.line, 'nl.ndarray', '',
+        yield Diagnostic(f'{buffer.upper()} does not hold what is alive at once: {peak}',
+                         peak.line, 'nl.ndarray', '',
                          _amount(buffer, limit, chip), _amount(buffer, peak.bytes, chip),
                          'Use smaller tiles, or allocate inside the loop what lives only there.')
 
@@ -47,7 +48,8 @@ def too_large(program: Program, chip: Chip) -> Iterator[Diagnostic]:
         # the earlier compiler spreads a tile over banks
         bank = chip.psum_tile_bytes if program.dialect == 'nki' else chip.psum_bank_bytes * chip.psum_banks
         if t.buffer == 'psum' and t.tile_bytes > bank:
-            yield Diagnostic('a PSUM tile is larger than a bank', **where, limit=f'{bank:.0f} bytes a partition',
+            yield Diagnostic('a PSUM tile is larger than a bank', **where,
+                             limit=f'{bank:.0f} bytes a partition',
                              value=t.tile_bytes, hint=f'Use at most {bank // 4:.0f} fp32 columns a tile.')
         room = sbuf_room(chip)
         if t.buffer == 'sbuf' and t.tile_bytes > room:
@@ -72,7 +74,8 @@ def allocations(program: Program, chip: Chip) -> Iterator[Diagnostic]:
         if t.alias is not None: continue
         where = dict(line=t.line, instruction='nl.ndarray', operand=t.name)
         if t.buffer != 'hbm' and t.partitions > chip.partitions:
-            yield Diagnostic(f'{t.name} has too many partitions', **where, limit=chip.partitions, value=t.partitions,
+            yield Diagnostic(f'{t.name} has too many partitions', **where,
+                             limit=chip.partitions, value=t.partitions,
                              hint=f'The first axis is the partitions: a row is a tile (1, {t.shape[0]}).'
                              if len(t.shape) == 1 else 'Split the partition dimension into tiles of 128.')
     for t in (program.tensors[k] for k in _given_on_chip(program)):

@@ -26,7 +26,8 @@ class Diagnostic(Shown):
 
     def error(self) -> KernelError:
         "This diagnostic as a `KernelError`."
-        return KernelError(self.message, kind=self.kind, line=self.line or None, instruction=self.instruction or None,
+        return KernelError(self.message, kind=self.kind, line=self.line or None,
+                           instruction=self.instruction or None,
                            operand=self.operand or None,
                            limit=self.limit, value=self.value, hint=self.hint or None)
 

@@ -133,7 +133,8 @@ _LATER_LIMITS = (
 LIMITS = _FIRST_LIMITS + _LATER_LIMITS
 
 # %% ../../../nbs/2_nki/5_checks/08_limits.ipynb #4c26980c
-RULES = (masks, searching, counting, partitions, start_partition, memories, engine_may, matmul, transpose, sizes,
+RULES = (masks, searching, counting, partitions, start_partition, memories, engine_may,
+         matmul, transpose, sizes,
          columns,
          reductions, integers, both_psum, access_patterns, selections, gathers, matmul_dtypes, integer_matmul,
          generations, formats_taken, rankings, quantization, scaled_matmul, array_tiles, dma_transposes,

@@ -138,7 +138,8 @@ def reads_earlier_write(w, r, own, trips):
     if _apart(w, r, trips): return False
     ends = [_reach(l, trips) for l in (w, r, *own)]
     low, size = min(a for a, _ in ends), max(b for _, b in ends) - min(a for a, _ in ends) + 1
-    turns = min(trips, _MAX_ITERATIONS, _MAX_CELLS // sum(math.prod(n for _, n in l.axes) for l in (w, r, *own)))
+    turns = min(trips, _MAX_ITERATIONS,
+                _MAX_CELLS // sum(math.prod(n for _, n in l.axes) for l in (w, r, *own)))
     wrote = np.zeros(size if size < _MAX_SPAN and turns > 1 else 0, bool)
     for i in range(1, turns if len(wrote) else 0):
         wrote[_places(w, i - 1) - low] = True

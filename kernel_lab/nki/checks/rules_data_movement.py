@@ -22,7 +22,8 @@ def searching(s: RuleContext) -> Iterator[Diagnostic]:
     if s.o.op in ('max8', 'nc_find_index8', 'nc_match_replace8'):
         n = s.access('src' if s.o.op == 'max8' else 'data').free
         if not 8 <= n <= 16384:
-            yield s.broken('the searched tile has an impossible width', 'data', '8..16384 elements a partition', n,
+            yield s.broken('the searched tile has an impossible width', 'data',
+                           '8..16384 elements a partition', n,
                            'Search in pieces.')
 
 # %% ../../../nbs/2_nki/5_checks/03_rules_data_movement.ipynb #494019ff
@@ -33,7 +34,8 @@ def counting(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('bn_stats takes a limited width', 'data', s.chip.bn_stats_max, wide('data'),
                        'Use one bn_stats for each piece, and one bn_aggr.')
     if s.o.op == 'bn_aggr' and wide('data') % 3:
-        yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', wide('data'), 'Give it what bn_stats wrote.')
+        yield s.broken('bn_aggr takes triples', 'data', 'a multiple of 3', wide('data'),
+                       'Give it what bn_stats wrote.')
     if s.o.op == 'local_gather' and s.access('src_buffer').partitions % 16:
         yield s.broken('local_gather works on groups of 16 partitions', 'src_buffer', 'a multiple of 16',
                        s.access('src_buffer').partitions, 'Use 16, 32, … partitions.')
@@ -60,7 +62,8 @@ def gathers(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('local_gather takes fewer indices a core', 'index', 4096, s.access('index').free * 16,
                        'Gather in pieces.')
     if s.o.op == 'sequence_bounds' and s.access('segment_ids').partitions != 1:
-        yield s.broken('segment ids lie in one partition', 'segment_ids', 1, s.access('segment_ids').partitions,
+        yield s.broken('segment ids lie in one partition', 'segment_ids', 1,
+                       s.access('segment_ids').partitions,
                        'Slice one partition, or transpose.')
     if s.o.op == 'sequence_bounds' and s.tensor('segment_ids').dtype not in ('float32', 'int32'):
         yield s.broken('segment ids are fp32 or int32', 'segment_ids', 'float32 or int32',
@@ -87,7 +90,8 @@ def rankings(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('topk cannot rank so many values', 'src', f'8..{min(2**16 - 1, 16 * src.free)}', n,
                        'n counts the values of 16 partitions.')
     if not 1 <= k <= min(n, 2**15 - 1):
-        yield s.broken('topk cannot give so many values', 'val_dst', f'1..{min(n, 2**15 - 1)}', k, 'Narrow val_dst.')
+        yield s.broken('topk cannot give so many values', 'val_dst', f'1..{min(n, 2**15 - 1)}', k,
+                       'Narrow val_dst.')
     for name in ('val_dst', 'idx_dst'):
         if s.access(name).free != k:
             yield s.broken(f'{name} has k elements a partition', name, k, s.access(name).free,
@@ -123,7 +127,8 @@ def _by_hardware(s, src, kind):
     "What hardware descriptors ask for: 2-byte elements, a last dimension that fits the partitions, groups of 16 rows."
     n, inner, counts = src.shape[0], src.shape[-1], (16,) if len(src.shape) == 2 else (1, 2, 4, 8, 16)
     if s.chip.generation < 3:
-        yield s.broken(f'hardware descriptors do not exist on {s.chip.name}', 'dge_mode', SINCE_CHIP[3], s.chip.name,
+        yield s.broken(f'hardware descriptors do not exist on {s.chip.name}', 'dge_mode',
+                       SINCE_CHIP[3], s.chip.name,
                        'Leave dge_mode out.')
     if itemsize(kind) != 2:
         yield s.broken('hardware transposes 2-byte elements', 'src', '2 bytes an element',
@@ -133,7 +138,8 @@ def _by_hardware(s, src, kind):
                        'Transpose in pieces.')
     if n not in counts or (n * src.shape[-2]) % 16 and len(src.shape) > 2:
         limit = f'{", ".join(map(str, counts))} in the first dimension, a multiple of 16 with the one before the last'
-        yield s.broken('hardware transposes rows in groups of 16', 'src', limit, list(src.shape), 'Leave dge_mode out.')
+        yield s.broken('hardware transposes rows in groups of 16', 'src', limit, list(src.shape),
+                       'Leave dge_mode out.')
 
 # %% ../../../nbs/2_nki/5_checks/03_rules_data_movement.ipynb #c1ae08b5
 def gathered_transposes(s: RuleContext) -> Iterator[Diagnostic]:
@@ -150,12 +156,15 @@ def gathered_transposes(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('a gathering transpose moves 2-byte elements', 'src', '2 bytes an element',
                        f'{t.dtype}, {itemsize(t.dtype)}', 'Gather first, then transpose.')
     if src.shape[-1] > s.chip.partitions:
-        yield s.broken('the last dimension of src becomes partitions', 'src', int(s.chip.partitions), src.shape[-1],
+        yield s.broken('the last dimension of src becomes partitions', 'src',
+                       int(s.chip.partitions), src.shape[-1],
                        'Gather in pieces.')
     if src.shape[0] % 16:
-        yield s.broken('rows are gathered in groups of 16', 'src', 'a multiple of 16', src.shape[0], 'Pad the indices.')
+        yield s.broken('rows are gathered in groups of 16', 'src', 'a multiple of 16', src.shape[0],
+                       'Pad the indices.')
     if len(src.shape) == 4 and 1 not in src.shape[1:3]:
-        yield s.broken('one of the middle dimensions is 1', 'src', '[rows, 1, …] or [rows, …, 1, …]', list(src.shape),
+        yield s.broken('one of the middle dimensions is 1', 'src',
+                       '[rows, 1, …] or [rows, …, 1, …]', list(src.shape),
                        'Transpose in pieces.')
     down, across = i.shape[0], i.size // i.shape[0]
     if i.buffer != 'sbuf' or i.dtype != 'uint32' or len(i.shape) != 2:
@@ -172,5 +181,6 @@ def dma_sums(s: RuleContext) -> Iterator[Diagnostic]:
     if s.o.op != 'dma_compute': return
     for k, a in s.o.ins.items():
         if isinstance(a, Access) and a.free * a.partitions != s.access('dst').free * s.access('dst').partitions:
-            yield s.broken('sources have as many elements as dst', k, list(s.access('dst').shape), list(a.shape),
+            yield s.broken('sources have as many elements as dst', k,
+                           list(s.access('dst').shape), list(a.shape),
                            'Slice them to the same shape.')

@@ -20,7 +20,8 @@ def partitions(s: RuleContext) -> Iterator[Diagnostic]:
     for k, a, t in s.tiles():
         if t.buffer == 'hbm': continue
         if t.partitions > s.chip.partitions or a.partitions > s.chip.partitions:
-            yield s.broken(f'{t.name} has too many partitions', k, s.chip.partitions, max(t.partitions, a.partitions),
+            yield s.broken(f'{t.name} has too many partitions', k, s.chip.partitions,
+                           max(t.partitions, a.partitions),
                            'Split the partition dimension into tiles of 128.')
         if a.par not in (0, None) or (a.par is None and a.ap[0][1] > 1):
             yield s.broken(f'the first axis of {t.name} here is not its partition dimension', k,
@@ -62,7 +63,8 @@ def memories(s: RuleContext) -> Iterator[Diagnostic]:
             elif k == 'index' and t.buffer == 'hbm':
                 yield s.broken(f'{t.name} holds indices and is in HBM', k, 'sbuf', 'hbm', _way(s, k))
         elif t.buffer == 'hbm':
-            yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, _reach(s, k), 'hbm', _way(s, k))
+            yield s.broken(f'{t.name} is in HBM, which engines do not reach', k, _reach(s, k),
+                           'hbm', _way(s, k))
         elif t.buffer == 'psum' and (s.o.engine == 'GpSimd' or spec_of(s.o).engines == ('GpSimd',)):
             yield s.broken(f'{t.name} is in PSUM, which GpSimd does not reach', k, 'sbuf', 'psum',
                            'Copy the tile to SBUF first.')
@@ -78,7 +80,8 @@ def engine_may(s: RuleContext) -> Iterator[Diagnostic]:
                        'Use nisa.activation(op=nl.copy, scale=…) there.')
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #ddf0143b
-FIRST_GENERATION = {'range_select': 3, 'sendrecv': 3, 'nonzero_with_count': 3, 'nc_matmul_mx': 4, 'quantize_mx': 4,
+FIRST_GENERATION = {'range_select': 3, 'sendrecv': 3, 'nonzero_with_count': 3,
+                    'nc_matmul_mx': 4, 'quantize_mx': 4,
                     'activate2': 4, 'exponential': 4, 'rand2': 4}
 
 SINCE_CHIP = {3: 'trn2 and later', 4: 'trn3 and later'}
@@ -108,7 +111,8 @@ def access_patterns(s: RuleContext) -> Iterator[Diagnostic]:
     if s.program.dialect != 'nki':
         for k, a, t in s.tiles():
             if a.free > s.chip.sbuf_bytes:
-                yield s.broken(f'an access to {t.name} is larger than a partition', k, int(s.chip.sbuf_bytes), a.free,
+                yield s.broken(f'an access to {t.name} is larger than a partition', k,
+                               int(s.chip.sbuf_bytes), a.free,
                                'Split the free dimension.')
         return
     for k, a, t in s.tiles():
@@ -174,10 +178,12 @@ def columns(s: RuleContext) -> Iterator[Diagnostic]:
         a, t = s.access(k), s.tensor(k)
         if t is None: continue
         if a.free != 1 or a.partitions != s.access('dst').partitions:
-            yield s.broken('a per-partition operand is one column', k, [s.access('dst').partitions, 1], list(a.shape),
+            yield s.broken('a per-partition operand is one column', k,
+                           [s.access('dst').partitions, 1], list(a.shape),
                            'Slice one column; bring one number to all partitions by DMA, or by a matmul with ones.')
         if k in wanted and t.dtype != 'float32' and k != 'bias' and s.o.op != 'scalar_tensor_tensor':
-            yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype, 'Copy it to an fp32 tile first.')
+            yield s.broken('a per-partition operand is fp32', k, 'float32', t.dtype,
+                           'Copy it to an fp32 tile first.')
         kinds = ('float32', 'float16', 'bfloat16')
         if k == 'bias' and s.program.dialect != 'nki' and t.dtype not in kinds:
             yield s.broken('a bias of the earlier dialect is a float', k, ', '.join(kinds), t.dtype,
@@ -305,10 +311,12 @@ def operations_taken(s: RuleContext) -> Iterator[Diagnostic]:
     for k, names in OPERATIONS.get(s.o.op, {}).items():
         op = s.o.attrs.get(k)
         if op is not None and op not in names:
-            yield s.broken(f'{s.o.op} does not take this operation', k, ', '.join(names), op, 'Use two instructions.')
+            yield s.broken(f'{s.o.op} does not take this operation', k, ', '.join(names), op,
+                           'Use two instructions.')
     pair = s.o.attrs.get('op0'), s.o.attrs.get('op1')
     if s.o.op == 'activate2' and pair not in _STAGES:
-        yield s.broken('activate2 does not have this pair of operations', 'op0, op1', 'multiply and add', pair,
+        yield s.broken('activate2 does not have this pair of operations', 'op0, op1',
+                       'multiply and add', pair,
                        'Use tensor_scalar before it.')
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #9d48cb29

@@ -17,13 +17,15 @@ def swaps(s: RuleContext) -> Iterator[Diagnostic]:
     "C31: sendrecv swaps two tiles of SBUF of one shape and dtype; through GpSimd's own DMA small ones only."
     if s.o.op != 'sendrecv': return
     if set(s.o.outs) != {'dst', 'dst1'} or set(s.o.ins) != {'src', 'src1'}:
-        yield s.broken('a swap has a source and a destination on each of two cores', 'dst', 'dst, src, dst1, src1',
+        yield s.broken('a swap has a source and a destination on each of two cores',
+                       'dst', 'dst, src, dst1, src1',
                        ', '.join((*s.o.outs, *s.o.ins)), 'Copy one tile with nisa.dma_copy.')
         return
     form = lambda k: (s.access(k).shape, s.tensor(k).dtype, s.access(k).index is None)
     for k, a, t in s.tiles():
         if t.buffer != 'sbuf':
-            yield s.broken('a swap is between tiles in SBUF', k, 'sbuf', t.buffer, 'Copy through HBM instead.')
+            yield s.broken('a swap is between tiles in SBUF', k, 'sbuf', t.buffer,
+                           'Copy through HBM instead.')
         elif form(k) != form('dst'):
             yield s.broken('a swap needs equal tiles', k, f'{form("dst")[1]}{list(form("dst")[0])}',
                            f'{t.dtype}{list(a.shape)}', 'Slice them alike; swap without an index.')
@@ -36,10 +38,12 @@ def swaps(s: RuleContext) -> Iterator[Diagnostic]:
 def plain_sums(s: RuleContext) -> Iterator[Diagnostic]:
     "C29, C30: dma_compute works on places known before it runs; only a gathered transpose has rows to skip."
     if s.o.op == 'dma_compute' and any(a.index for _, a, _ in s.tiles()):
-        yield s.broken('dma_compute through an index adds one source to dst', 'dst', 'a dma_copy that adds', s.o.op,
+        yield s.broken('dma_compute through an index adds one source to dst', 'dst',
+                       'a dma_copy that adds', s.o.op,
                        'Use nisa.dma_copy(…, dst_rmw_op=nl.add).')
     if s.o.op == 'dma_transpose' and s.o.attrs.get('oob') == 'skip' and not s.access('src').index:
-        yield s.broken('only a gathered source has rows to skip', 'oob_mode', 'error', 'skip', 'Leave it out.')
+        yield s.broken('only a gathered source has rows to skip', 'oob_mode', 'error', 'skip',
+                       'Leave it out.')
 
 def random_words(s: RuleContext) -> Iterator[Diagnostic]:
     """rng fills a tile with random bits, or with numbers in [0, 1) if it is of floats (`nl.rand`), on engines that have
@@ -47,9 +51,11 @@ def random_words(s: RuleContext) -> Iterator[Diagnostic]:
     if s.o.op == 'rng':
         kind = s.tensor('dst').dtype
         if s.o.attrs.get('kind') != kind:
-            yield s.broken('rng draws in the dtype of its tile', 'dst', s.o.attrs.get('kind'), kind, 'Copy it to cast.')
+            yield s.broken('rng draws in the dtype of its tile', 'dst', s.o.attrs.get('kind'), kind,
+                           'Copy it to cast.')
         if s.o.engine == 'GpSimd' and s.chip.generation < 3:
-            yield s.broken('GpSimd has no generator on this chip', 'engine', 'Vector', 'GpSimd', 'Use Vector.')
+            yield s.broken('GpSimd has no generator on this chip', 'engine', 'Vector', 'GpSimd',
+                           'Use Vector.')
     if s.o.op in ('rng', 'dropout') and s.o.mask and 'state' in s.o.outs:
         yield s.broken(f'a mask of {s.o.op} is not modelled where the kernel holds the state of the generator', 'mask',
                        hint='Draw for the whole tile, then select.')
@@ -60,13 +66,15 @@ def generator_states(s: RuleContext) -> Iterator[Diagnostic]:
     if s.o.op == 'set_rng_seed':
         a, t = s.access('src_seeds'), s.tensor('src_seeds')
         if a.free * a.partitions != 1 or itemsize(t.dtype) != 4:
-            yield s.broken('a seed is one 32-bit number', 'src_seeds', '32-bit [1, 1]', f'{t.dtype}{list(a.shape)}',
+            yield s.broken('a seed is one 32-bit number', 'src_seeds', '32-bit [1, 1]',
+                           f'{t.dtype}{list(a.shape)}',
                            'Slice one element of a uint32 tile.')
     if s.o.op not in ('rand_set_state', 'rand_get_state'): return
     engine = s.o.engine or 'GpSimd'
     words, since = STATE_WORDS.get(engine), STATE_SINCE.get(engine, 0)
     if s.chip.generation < since:
-        yield s.broken(f'{engine} of {s.chip.name} does not show its state', 'engine', SINCE_CHIP[since], s.chip.name,
+        yield s.broken(f'{engine} of {s.chip.name} does not show its state', 'engine',
+                       SINCE_CHIP[since], s.chip.name,
                        'Use nisa.set_rng_seed.')
     for k in ('src_seeds', 'dst'):
         a, t = s.access(k), s.tensor(k)
@@ -84,9 +92,11 @@ def _split(s, src):
     op, dim, n, in_sbuf = s.o.op, s.o.attrs.get('dim'), len(s.o.attrs['ranks']), s.tensor(src).buffer == 'sbuf'
     if op not in ('all_gather', 'reduce_scatter', 'all_to_all'): return
     if dim not in ((0, 1) if op == 'all_gather' and in_sbuf else (0,)):
-        yield s.broken(f'collective_dim {dim} is not supported', src, '0; 1 for all_gather in SBUF', dim, 'Use 0.')
+        yield s.broken(f'collective_dim {dim} is not supported', src, '0; 1 for all_gather in SBUF',
+                       dim, 'Use 0.')
     elif op != 'all_gather' and s.access(src).shape[dim] % n:
-        yield s.broken(f'{s.access(src).shape[dim]} rows do not split over {n} ranks', src, f'a multiple of {n}',
+        yield s.broken(f'{s.access(src).shape[dim]} rows do not split over {n} ranks',
+                       src, f'a multiple of {n}',
                        s.access(src).shape[dim], 'Pad the rows.')
 
 def _expected_shape(s, src):
@@ -113,7 +123,8 @@ def variable_collectives(s: RuleContext) -> Iterator[Diagnostic]:
     *_, k = s.o.ins
     a, t, n, dst = s.access(k), s.tensor(k), len(s.o.attrs['ranks']), s.access('dst')
     if t.dtype not in ('uint32', 'int32') or a.free * a.partitions != 3 * n:
-        yield s.broken('metadata are three rows of 32-bit integers', k, f'uint32[3, {n}]', f'{t.dtype}{list(a.shape)}')
+        yield s.broken('metadata are three rows of 32-bit integers', k, f'uint32[3, {n}]',
+                       f'{t.dtype}{list(a.shape)}')
     if dst.free * dst.partitions % n:
         yield s.broken('dst has a slot for each rank', 'dst', f'a multiple of {n}', dst.free * dst.partitions)
 

@@ -38,12 +38,14 @@ def matmul(s: RuleContext) -> Iterator[Diagnostic]:
     widest = max(s.chip.moving_max, s.chip.psum_tile_bytes //
                  itemsize(s.tensor('dst').dtype)) if s.chip.generation >= 4 else s.chip.moving_max
     if mv.free > widest:
-        yield s.broken('moving is too wide', 'moving', int(widest), mv.free, f'Split N into tiles of {widest:.0f}.')
+        yield s.broken('moving is too wide', 'moving', int(widest), mv.free,
+                       f'Split N into tiles of {widest:.0f}.')
     if st.partitions != mv.partitions:
         yield s.broken('the contraction dimensions differ', 'moving', st.partitions, mv.partitions,
                        'Both operands have K on their partitions.')
     if dst.partitions != st.free or dst.free != mv.free:
-        yield s.broken('dst has the wrong shape', 'dst', f'[{st.free}, {mv.free}]', f'[{dst.partitions}, {dst.free}]',
+        yield s.broken('dst has the wrong shape', 'dst', f'[{st.free}, {mv.free}]',
+                       f'[{dst.partitions}, {dst.free}]',
                        'It is [M, N]: stationary columns by moving columns.')
     if len({s.tensor(k).dtype == 'float32' for k in ('stationary', 'moving')}) > 1:
         yield s.broken('one operand is fp32 and the other is not', 'moving', s.tensor('stationary').dtype,
@@ -62,7 +64,8 @@ def transpose(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('Tensor writes PSUM only', 'dst', 'psum', s.tensor('dst').buffer,
                        'Allocate dst with buffer=nl.psum.')
     if s.o.engine == 'Tensor' and s.tensor('data').buffer != 'sbuf':
-        yield s.broken('Tensor reads SBUF only', 'data', 'sbuf', s.tensor('data').buffer, 'Copy it to SBUF first.')
+        yield s.broken('Tensor reads SBUF only', 'data', 'sbuf', s.tensor('data').buffer,
+                       'Copy it to SBUF first.')
     dst = s.access('dst')
     if dst.shape != tuple(data.shape[::-1]) and (dst.partitions, dst.free) != (data.free, data.partitions):
         yield s.broken('dst has the wrong shape', 'dst', list(data.shape[::-1]), list(dst.shape),
@@ -112,7 +115,8 @@ def integer_matmul(s: RuleContext) -> Iterator[Diagnostic]:
 def _quadrants(s, k):
     n = s.access(k).partitions
     if n % 32 or n > s.chip.partitions:
-        yield s.broken('microscaled tiles have whole quadrants', k, f'32, 64, 96 or {s.chip.partitions} partitions',
+        yield s.broken('microscaled tiles have whole quadrants', k,
+                       f'32, 64, 96 or {s.chip.partitions} partitions',
                        n, 'Pad the tile with zeros.')
 
 def quantization(s: RuleContext) -> Iterator[Diagnostic]:
@@ -121,7 +125,8 @@ def quantization(s: RuleContext) -> Iterator[Diagnostic]:
     src, dst = s.access('src'), s.access('dst')
     yield from _quadrants(s, 'src')
     if src.free % 4:
-        yield s.broken('four values are packed into one', 'src', 'a multiple of 4', src.free, 'Pad the free dimension.')
+        yield s.broken('four values are packed into one', 'src', 'a multiple of 4', src.free,
+                       'Pad the free dimension.')
     elif (dst.partitions, dst.free) != (src.partitions, src.free // 4):
         yield s.broken('dst has a quarter of the elements', 'dst', [src.partitions, src.free // 4],
                        [dst.partitions, dst.free], 'Allocate it as (P, F / 4) of an _x4 dtype.')
@@ -130,7 +135,8 @@ def quantization(s: RuleContext) -> Iterator[Diagnostic]:
                        s.tensor('dst').dtype, 'Allocate dst in that format.')
     for k in ('src', 'dst', 'dst_scale'):
         if s.tensor(k).buffer != 'sbuf':
-            yield s.broken('quantize_mx works in SBUF', k, 'sbuf', s.tensor(k).buffer, 'Copy the tile to SBUF.')
+            yield s.broken('quantize_mx works in SBUF', k, 'sbuf', s.tensor(k).buffer,
+                           'Copy the tile to SBUF.')
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #60aab777
 def scaled_matmul(s: RuleContext) -> Iterator[Diagnostic]:
@@ -143,7 +149,8 @@ def scaled_matmul(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('the contraction dimensions differ', 'moving', st.partitions, mv.partitions,
                        'Both operands have K on their partitions.')
     if st.free % 2 or st.free > s.chip.stationary_max:
-        yield s.broken('stationary has an even number of columns', 'stationary', f'2, 4 … {s.chip.stationary_max}',
+        yield s.broken('stationary has an even number of columns', 'stationary',
+                       f'2, 4 … {s.chip.stationary_max}',
                        st.free, 'Pad M, or split it.')
     widest = s.chip.psum_banks * s.chip.psum_bank_bytes // itemsize(s.tensor('dst').dtype)
     if mv.free > widest: yield s.broken('moving is too wide', 'moving', int(widest), mv.free, 'Split N.')
@@ -153,7 +160,8 @@ def scaled_matmul(s: RuleContext) -> Iterator[Diagnostic]:
     for k in ('stationary', 'moving'):
         scale = s.access(k + '_scale')
         if scale.free != s.access(k).free:
-            yield s.broken('a packed column has a column of scales', k + '_scale', s.access(k).free, scale.free,
+            yield s.broken('a packed column has a column of scales', k + '_scale',
+                           s.access(k).free, scale.free,
                            'Lay the scales out as quantize_mx does.')
     for k, where in dict(stationary='sbuf', moving='sbuf', stationary_scale='sbuf', moving_scale='sbuf',
                          dst='psum').items():
@@ -183,7 +191,8 @@ def _array_tile(s, row, col, rows, cols):
             yield s.broken(f'stationary has more {k}s than the tile of the array', 'stationary', size, used,
                            'Use a larger tile_size, or cut the operand.')
     if cols != full and (s.o.attrs.get('rows') or s.o.op == 'nc_matmul_mx'):
-        yield s.broken('double rows and microscaling take all columns of the array', 'tile_size (columns)', full,
+        yield s.broken('double rows and microscaling take all columns of the array',
+                       'tile_size (columns)', full,
                        cols, f'Use tile_size=(…, {full}).')
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #8a058aa9
@@ -191,7 +200,8 @@ def _harmless(o, filler):
     "Whether a matmul gives the same sum whatever `filler` left: it left zeros, and the flag is the compiler's choice."
     return o.attrs.get('accumulate') is None and filler.op == 'memset' and filler.ins.get('value') == 0
 
-def foreign_starts(program: Program, chip: Chip | str | None = None) -> Iterator[tuple[Instruction, Instruction]]:
+def foreign_starts(program: Program,
+                   chip: Chip | str | None = None) -> Iterator[tuple[Instruction, Instruction]]:
     "(matmul, instruction that filled its destination) where the sum is undefined: the current dialect, before trn3."
     if program.dialect != 'nki' or get_chip(chip or program.chip).generation >= 4: return
     begun, filled = set(), {}

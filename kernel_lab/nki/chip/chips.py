@@ -67,7 +67,8 @@ class Chip:
         return f'<b>{self.name}</b><table><tr><th>figure<th>value<th>unit<th>tag<th>source</tr>{rows}</table>'
 
 # %% ../../../nbs/2_nki/1_chip/00_chips.ipynb #e2835f55
-_ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide', 3: 'Trainium3 architecture guide'}
+_ARCH = {1: 'Trainium architecture guide', 2: 'Trainium2 architecture guide',
+         3: 'Trainium3 architecture guide'}
 
 _TRACED = {         # what only traces of trn2 show; an estimate for other chips
     'dma_packet_ns': (8.8, 'ns a packet', 'measured', 'packets of 4 to 512 bytes'),

@@ -29,7 +29,8 @@ def trip_counter(memory, instruction):
             if not value(stop, env): return
             memory.trip_counts[instruction.name][-1] += 1
             yield k
-        raise KernelError(f'the loop has turned {MAX_LOOP_TRIPS:,} times', kind='timeout', line=instruction.line,
+        raise KernelError(f'the loop has turned {MAX_LOOP_TRIPS:,} times',
+                          kind='timeout', line=instruction.line,
                           hint='Its condition never becomes zero.')
     return until_zero
 

@@ -64,7 +64,8 @@ def _is_identity(code, a):
     x = code.program.constants.get(a.tensor)
     if x is None or a.offset.terms or a.index or len(a.ap) != 2 or a.tensor in _written_tensors(code): return False
     start = x.reshape(-1)[a.offset.const:]
-    seen = np.ndarray(a.shape, x.dtype, np.ascontiguousarray(start), 0, tuple(s * x.itemsize for s, _ in a.ap))
+    seen = np.ndarray(a.shape, x.dtype, np.ascontiguousarray(start), 0,
+                      tuple(s * x.itemsize for s, _ in a.ap))
     return len(set(a.shape)) == 1 and np.array_equal(seen, np.eye(len(seen)))
 
 def _written_tensors(code): return {a.tensor for o in code.ops if o for a in o.outs.values()}
@@ -97,7 +98,8 @@ def forwarded_access(a, system, k, trips):
     if p is None: return None
     far = lambda vec: sum(q * t for q, (_, _, t) in zip(vec, rows))
     terms = [(v, far(vec)) for v, vec in p.loops.items() if far(vec)]
-    return Access(k, _sum(base, Affine(far(p.const), tuple(terms))), tuple((far(vec), n) for vec, n in p.axes), a.par)
+    return Access(k, _sum(base, Affine(far(p.const), tuple(terms))),
+                  tuple((far(vec), n) for vec, n in p.axes), a.par)
 
 def _sum(a, b):
     "Two affine offsets added."

@@ -43,9 +43,11 @@ def _accumulate_error(instruction, view):
                        hint='Use accumulate=(k > 0) in a loop over k, or leave accumulate out.')
 
 # %% ../../../nbs/2_nki/6_executor/01_interpreter.ipynb #f6d3a757
-ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_copy', 'reciprocal',
+ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation',
+                   'tensor_copy', 'reciprocal',
                    'select', 'affine_select', 'sendrecv'}
-PARTITIONWISE_OPS = ELEMENTWISE_OPS | {'tensor_reduce', 'tensor_tensor_scan', 'activation', 'tensor_scalar_reduce',
+PARTITIONWISE_OPS = ELEMENTWISE_OPS | {'tensor_reduce', 'tensor_tensor_scan',
+                                       'activation', 'tensor_scalar_reduce',
                                        'max8', 'bn_stats', 'bn_aggr', 'local_gather', 'nc_n_gather', 'dropout',
                                        'nc_stream_shuffle',
                         'tensor_scalar_cumulative', 'range_select', 'select_reduce', 'nc_find_index8',
@@ -79,7 +81,8 @@ class _DirectInstruction:
         if missing: return self._beside(places, reads, attrs, missing)
         if self.row.keeps:
             for v, off in places: v.fill_unwritten(off)
-        self._compute([v.array(off) for v, off in places], {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
+        self._compute([v.array(off) for v, off in places],
+                      {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
                       places)
 
     def _seen(self, k, x):
@@ -92,7 +95,8 @@ class _DirectInstruction:
         before = self.accumulates and (places[0][0].tensor.zero or places[0][0].is_written(places[0][1]))
         if self.adds and not before: raise _accumulate_error(self.instruction, places[0][0])
         fresh = self.accumulates and not before and not self._partly(places[0])
-        apply_instruction(self.memory, self.instruction, self.row, dict(zip(self.outs, arrays)), ins, attrs, fresh)
+        apply_instruction(self.memory, self.instruction, self.row, dict(zip(self.outs, arrays)), ins,
+                          attrs, fresh)
         for v, off in places:
             if v.tensor.dtype == 'tfloat32': np.copyto(v.array(off), round_tf32(v.array(off)))
             v.mark_written(off)
@@ -117,7 +121,8 @@ class _DirectInstruction:
         if columns is not None: held = [columns]
         if self.instruction.op == 'nc_stream_shuffle':
             held = [shuffled_mask(held[0], places[0][0].written_mask(places[0][1]), attrs['shuffle_mask'])]
-        self._compute([v.array(off) for v, off in places], {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
+        self._compute([v.array(off) for v, off in places],
+                      {k: v.array(off) for k, (v, off) in reads.items()}, attrs,
                       places)
         pairs = list(zip(places, held)) if self.instruction.op == 'sendrecv' else [(p, common_mask(held, p[0].shape))
                 for p in places]
@@ -179,7 +184,8 @@ class _IndirectInstruction(_DirectInstruction):
         "Raise the error of the first element whose index points outside; its cause has the words of NumPy."
         at, begins = (int(np.broadcast_to(x, v.shape)[np.broadcast_to(bad, v.shape)][0]) for x in (where, v.flat(off)))
         value = (at - begins) // (v.access.by or 1)
-        raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit', line=self.instruction.line,
+        raise OutsideError(f'an index points outside {v.tensor.name}', kind='limit',
+                           line=self.instruction.line,
                            instruction=self.instruction.op, operand=v.tensor.name,
                            limit=f'0..{_last_index(v, off, value)}', value=value,
                            hint='Keep indices in range, or use oob_mode=nisa.oob_mode.skip.'

@@ -20,7 +20,8 @@ def _instructions(item):
 def _tensors(item): return {a.tensor for o in _instructions(item) for a in accesses(o)}
 def _written(item): return {a.tensor for o in _instructions(item) for a in o.outs.values()}
 
-def _rename_terms(x, old, new): return Affine(x.const, tuple(sorted((new if v == old else v, c) for v, c in x.terms)))
+def _rename_terms(x, old, new): return Affine(x.const,
+                                              tuple(sorted((new if v == old else v, c) for v, c in x.terms)))
 
 def _rename_uses(item, old, new):
     "An item with loop `old` called `new` wherever it is mentioned."
@@ -130,7 +131,8 @@ def _fused(code, body, i, j, u, w, around=()):
             and _shares_disjointly(code, first[1], other, u, around)): return None
     _rescope_tensors(code.tensors, first[1], u, u, around)
     _rescope_tensors(code.tensors, second[1], w, u, around)
-    loop = Loop(u, code.trips[u], (*_without_loop(first[1], u), *_without_loop(_rename_loop(other, w, u), u)), 'affine',
+    loop = Loop(u, code.trips[u],
+                (*_without_loop(first[1], u), *_without_loop(_rename_loop(other, w, u), u)), 'affine',
                 first[1].line)
     return (*body[:i], *first[0], *first[2], *body[i + 1:j], loop, *second[2], *body[j + 1:])
 
@@ -171,7 +173,8 @@ def fused_nests(program, i, j, k, outermost=False, around=()):
 def fuse(program):
     "The program with nests that share a large scratch tensor as one loop, where that is possible."
     large = lambda t: t.role == 'scratch' and not t.scope and t.size * itemsize(t.dtype) > MIN_SHARED_TENSOR_BYTES
-    for k in sorted((k for k, t in enumerate(program.tensors) if large(t)), key=lambda k: -program.tensors[k].size):
+    for k in sorted((k for k, t in enumerate(program.tensors) if large(t)),
+                    key=lambda k: -program.tensors[k].size):
         users = [n for n, item in enumerate(program.body) if k in _tensors(item)]
         if len(users) == 2 and all(isinstance(program.body[n], Loop) for n in users):
             program = fused_nests(program, *users, k) or program
@@ -257,7 +260,8 @@ def _strip_size(code, v, nodes, private, top):
     "How many iterations of `v` to take at once."
     held = sum(code.tensors[k].size * itemsize(code.tensors[k].dtype) for k in private)
     work = max((_work_share(code, x, v) for x in nodes if isinstance(x, Nest)), default=1)
-    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf, max(1, 1 / work) if work else math.inf)
+    most = min(code.trips[v], PRIVATE_TENSOR_BYTES / held if held else math.inf,
+               max(1, 1 / work) if work else math.inf)
     return _divisor(code.trips[v], min(most, -(-code.trips[v] // 4)) if top else most)
 
 # %% ../../../nbs/2_nki/6_executor/04_loop_passes.ipynb #942d4708
@@ -289,7 +293,8 @@ def _runs_along_rows(code, inner, inside, private):
             and all(len(a.ap) == 2 and dict(a.offset.terms)[inner] == math.prod(a.ap[-1]) for a in shared)
             and all(_widened(code, a, inner, 1) for o in ops for a in accesses(o) if a.tensor in private))
 
-_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal', 'select', 'tensor_copy',
+_ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'reciprocal',
+                    'select', 'tensor_copy',
                     'dma_copy', 'memset'}          # activations are fast only on contiguous tiles
 
 def _widened_shape(t, size): return (*t.shape[:t.par + 1], size, *t.shape[t.par + 1:])

@@ -123,7 +123,8 @@ class _Address:
     def array(self, off):
         "The numpy view at an offset."
         if off + self.low < 0 or off + self.high >= self.tensor.size: _raise_out_of_bounds(self, off)
-        return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
+        return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize,
+                          self.strides)
 
     def flat(self, off):
         "The flat positions of its elements at an offset."
@@ -151,7 +152,8 @@ class _Address:
         bits = self.memory.bits(self.k, tile, size * u)
         inside = (off - tile * size) * u
         if u == 1: return bits, np.ndarray(self.shape, bool, bits, inside, tuple([s for s, _ in self.access.ap]))
-        return bits, np.ndarray((*self.shape, u), bool, bits, inside, (*(s * u for s, _ in self.access.ap), 1))
+        return bits, np.ndarray((*self.shape, u), bool, bits, inside,
+                                (*(s * u for s, _ in self.access.ap), 1))
 
 # %% ../../../nbs/2_nki/6_executor/00_memory.ipynb #90e0fcc4
 def note_if_complete(memory, k, tile, bits):

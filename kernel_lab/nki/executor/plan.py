@@ -132,7 +132,8 @@ def build_plan(program, finite=True):
 MIN_ELEMENTS_PER_INSTRUCTION = 2**20
 
 MIN_UNROLLED_INSTRUCTIONS = 256              # unrolled instructions that are worth folding before this is asked
-ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
+ELEMENTWISE_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor',
+                   'activation', 'reciprocal', 'select',
                    'tensor_copy', 'dma_copy', 'memset'}    # each element by itself
 
 @lru_cache(2**14)

@@ -26,7 +26,8 @@ class LoopOperand:
         "The numpy view for the loops outside of the nest."
         off = self.const
         for v, c in self.terms: off += c * env[v]
-        return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize, self.strides)
+        return np.ndarray(self.shape, self.dtype, self.memory.flat[self.k], off * self.dtype.itemsize,
+                          self.strides)
 
 # %% ../../../nbs/2_nki/6_executor/12_products.ipynb #232306ca
 def is_injective(a, loops):
@@ -44,7 +45,8 @@ def _loop_roles(instruction, loops):
     roles = {'batch': [], 'rows': [], 'columns': [], 'depth': []}
     for v, n in loops:
         d, s, m = (bool(moves[k].get(v)) for k in ('dst', 'stationary', 'moving'))
-        role = {(1, 1, 1): 'batch', (1, 1, 0): 'rows', (1, 0, 1): 'columns', (0, 1, 1): 'depth', (0, 1, 0): 'depth',
+        role = {(1, 1, 1): 'batch', (1, 1, 0): 'rows', (1, 0, 1): 'columns',
+                (0, 1, 1): 'depth', (0, 1, 0): 'depth',
                 (0, 0, 1): 'depth'}.get((d, s, m))
         if role is None: return None
         roles[role].append((v, n))
@@ -97,7 +99,8 @@ class MatmulOperand:
         "(batch, one, other)."
         x = self.lanes.array(env)
         if self.joined:
-            return np.ndarray(self.joined[0], x.dtype, self.lanes.memory.flat[self.lanes.k], self._offset(env),
+            return np.ndarray(self.joined[0], x.dtype,
+                              self.lanes.memory.flat[self.lanes.k], self._offset(env),
                               self.joined[1])
         return x.transpose(self.order).reshape(self.shape)
 
@@ -169,5 +172,6 @@ def vectorize_permutation(memory, instruction, loops):
     def run(env):
         x, y = engine_value(lead(s.array(env))), engine_value(m.array(env))
         moved = permuted_columns(x, y.reshape(len(y), -1))
-        write_result(dst.array(env), np.swapaxes(x, -1, -2) @ y.reshape(len(y), -1) if moved is None else moved)
+        write_result(dst.array(env),
+                     np.swapaxes(x, -1, -2) @ y.reshape(len(y), -1) if moved is None else moved)
     return run

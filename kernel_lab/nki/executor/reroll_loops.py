@@ -26,7 +26,8 @@ def _signature(instruction, kinds, names=()):
                 tuple(_signature(b, kinds, (*names, instruction.name)) for b in instruction.body))
     side = lambda ops: tuple([(k, _access_signature(a, kinds, names)) for k, a in ops.items()])
     masks = tuple([(_loop_terms(x, names), axes) for x, axes in instruction.mask])
-    return (instruction.op, instruction.engine, instruction.line, repr(instruction.attrs), side(instruction.outs),
+    return (instruction.op, instruction.engine, instruction.line,
+            repr(instruction.attrs), side(instruction.outs),
             side(instruction.ins), masks)
 
 def _numbered(v, names): return names.index(v) if v in names else v

@@ -202,7 +202,8 @@ def _peel_loop(loop, tensors, trips):
         last = list(copier.body(loop.body))
         copier.finish()
         trips[loop.name] = cut
-    return [replace(loop, trips=cut, body=_peel_body(loop.body, tensors, trips)), *_peel_body(last, tensors, trips)]
+    return [replace(loop, trips=cut, body=_peel_body(loop.body, tensors, trips)),
+            *_peel_body(last, tensors, trips)]
 
 def _peel_body(body, tensors, trips):
     peeled = []

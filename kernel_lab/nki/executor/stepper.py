@@ -243,7 +243,8 @@ class _Search(_Navigation):
         "Run until the next instruction stands on this line of the kernel; to the end where there is none."
         lines = sorted({o.line for o in self.program.instructions})
         if line not in lines:
-            raise UsageError(f'no instruction stands on line {line}.', hint=f'There are: {", ".join(map(str, lines))}.')
+            raise UsageError(f'no instruction stands on line {line}.',
+                             hint=f'There are: {", ".join(map(str, lines))}.')
         while self.at < self.count:
             self._forward()
             if self.at < self.count and self.next.instruction.line == line: break
@@ -297,7 +298,8 @@ class _Inspection(_Search):
                  t.size * np.dtype(self.memory.flat[k].dtype).itemsize if self.memory.flat[k] is not None else 0,
                  float(1 - np.ma.getmaskarray(self.value(k)).mean()), t.line)
                  for k, t in enumerate(self.program.tensors) if buffer in (None, t.buffer)]
-        return pd.DataFrame(rows, columns=['name', 'buffer', 'dtype', 'shape', 'role', 'bytes', 'written', 'line'])
+        return pd.DataFrame(rows,
+                            columns=['name', 'buffer', 'dtype', 'shape', 'role', 'bytes', 'written', 'line'])
 
 # %% ../../../nbs/2_nki/6_executor/08_stepper.ipynb #a7160a3f
 def _unmasked(instruction, view, element, env):

@@ -35,7 +35,8 @@ def _operand_rank(a, dst):
     if [n for _, n in a.ap] == [n for _, n in dst.ap]: return None
     return len(dst.ap) if a.free == 1 and a.partitions in (1, dst.partitions) and a.par is not None else False
 
-VECTORIZED_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'reciprocal', 'select',
+VECTORIZED_OPS = {'tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor',
+                  'activation', 'reciprocal', 'select',
                   'tensor_copy', 'dma_copy', 'memset'}
 
 def _can_vectorize_elementwise(code, instruction, loops):
@@ -111,7 +112,8 @@ def vectorize_elementwise(memory, instruction, loops):
 
 def _row_results(value, at, lead):
     "The row reductions of all iterations: (loops…, partition)."
-    rows = row_reduction(np.ascontiguousarray(value).reshape(math.prod(value.shape[:lead + 1]), -1), at['reduce_op'])
+    rows = row_reduction(np.ascontiguousarray(value).reshape(math.prod(value.shape[:lead + 1]), -1),
+                         at['reduce_op'])
     return (-rows if at.get('reduce_negate') else rows).reshape(value.shape[:lead + 1])
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #4fd9e682
@@ -160,7 +162,8 @@ def vectorize_fold(memory, instruction, loops):
     return run
 
 # %% ../../../nbs/2_nki/6_executor/07_vectorized.ipynb #c074e608
-VECTORIZERS = [(_can_vectorize_elementwise, vectorize_elementwise), (_can_vectorize_reduction, vectorize_reduction),
+VECTORIZERS = [(_can_vectorize_elementwise, vectorize_elementwise),
+               (_can_vectorize_reduction, vectorize_reduction),
                (_can_vectorize_fold, vectorize_fold), (can_vectorize_matmul, vectorize_matmul),
                (can_vectorize_permutation, vectorize_permutation)]
 

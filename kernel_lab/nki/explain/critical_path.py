@@ -12,7 +12,8 @@ from ..timing.timeline import LANES
 from .traffic import assert_simulated
 
 # %% ../../../nbs/2_nki/8_explain/02_critical_path.ipynb #3ee4d7df
-IDLE_CAUSES = {'DMA': ('DMA', 'DMA bandwidth'), 'another engine': ('another engine',), 'a buffer': ('a buffer',),
+IDLE_CAUSES = {'DMA': ('DMA', 'DMA bandwidth'), 'another engine': ('another engine',),
+               'a buffer': ('a buffer',),
         'issue, queue, port': ('nothing', 'its engine was busy', 'a port')}
 IDLE_COLUMNS = ('active', *IDLE_CAUSES, 'nothing left to do', 'start and end')
 
@@ -141,7 +142,8 @@ def waits_by_line(timeline):
     assert_simulated(timeline, 'what an engine waited for')
     begin, found = _ends(timeline)[0], []
     for own, lane in product(rows_by_core(timeline), range(len(LANES))):
-        found += _wait_rows(timeline, lane, *_waits_of(timeline, np.flatnonzero(own & (timeline.lane == lane)), begin))
+        found += _wait_rows(timeline, lane,
+                            *_waits_of(timeline, np.flatnonzero(own & (timeline.lane == lane)), begin))
     keys = ['lane', 'line', 'cause', 'for_line', 'for_lane']
     res = pd.DataFrame(found, columns=[*keys, 'us']).groupby(keys, as_index=False, sort=True).us.sum()
     return res.sort_values('us', ascending=False, kind='stable', ignore_index=True)

@@ -15,7 +15,8 @@ from ..timing.timeline import schedule
 
 # %% ../../../nbs/2_nki/8_explain/03_efficiency.ipynb #c8d288a6
 _NAMED, _NONE = ('op', 'op0', 'op1', 'func', 'reduce_op', 'cmp_op'), (None, '', 'bypass', 'copy', 'identity')
-_ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_select', 'tensor_copy_predicated', 'select',
+_ONE = ('reciprocal', 'exponential', 'bn_stats', 'bn_aggr', 'max8', 'range_select',
+        'tensor_copy_predicated', 'select',
         'select_reduce')
 _PACKED = 4                 # a microscaled element is four numbers of the contraction
 

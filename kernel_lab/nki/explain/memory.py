@@ -141,7 +141,8 @@ class MemoryUse:
                  self.from_us[k], self.until_us[k]) for k in now]
         frame = pd.DataFrame(rows, columns=['memory', 'core', 'tile', 'line', 'partitions', 'at', 'size', 'from_us',
                                             'until_us'])
-        return frame.sort_values(['memory', 'core', 'size'], ascending=[False, True, False], ignore_index=True)
+        return frame.sort_values(['memory', 'core', 'size'], ascending=[False, True, False],
+                                 ignore_index=True)
 
 # %% ../../../nbs/2_nki/8_explain/06_memory.ipynb #740052d7
 _Lives = namedtuple('_Lives', 'tensor pool size start end')
@@ -157,7 +158,8 @@ def _lives(result):
     ends = np.append(rows.end, 0.0)                                     # a lane without a use, -1, ends at 0
     end = ends[lives.users[mine]].max(axis=1, initial=0)
     start = rows.start[lives.first[mine]]
-    return _Lives(lives.values['tensor'][mine], lives.pool[mine].astype(np.int64) - 1, lives.units[mine], start,
+    return _Lives(lives.values['tensor'][mine], lives.pool[mine].astype(np.int64) - 1,
+                  lives.units[mine], start,
                   np.maximum(end, start))
 
 def _given_places(program, tensors, pool):
@@ -179,7 +181,8 @@ def memory_use(timeline: Timeline) -> MemoryUse:
         given += [fixed is not None] * (pool % 2 == 0 and len(mine) > 0)
     found = np.concatenate(parts)
     us = lambda ns: (ns[found['value']] + chip.start_ns) / 1000
-    return MemoryUse(timeline, lives.tensor[found['value']], lives.pool[found['value']], found['at'], found['size'],
+    return MemoryUse(timeline, lives.tensor[found['value']], lives.pool[found['value']],
+                     found['at'], found['size'],
                      us(lives.start), us(lives.end), found['value'], rooms, bool(given) and all(given))
 
 # %% ../../../nbs/2_nki/8_explain/06_memory.ipynb #f090ec1a

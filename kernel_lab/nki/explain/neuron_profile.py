@@ -40,7 +40,8 @@ def _flop_fields(timeline):
     "Flops and the figures that the profiler derives from them."
     e, (products, transposes) = efficiency(timeline), _bf16_flops(timeline)
     size, peak = max(e.hbm_bytes, 1), tensor_peak(timeline.chip)
-    return dict(model_flops=e.flops, hardware_flops=e.flops + e.transpose_flops, transpose_flops=e.transpose_flops,
+    return dict(model_flops=e.flops, hardware_flops=e.flops + e.transpose_flops,
+                transpose_flops=e.transpose_flops,
                 adjusted_hardware_flops=products + transposes, adjusted_transpose_flops=transposes,
                 mm_arithmetic_intensity=e.flops / size, peak_flops_bandwidth_ratio=peak / timeline.chip.hbm_gbps,
                 mfu_estimated_percent=e.mfu, hfu_estimated_percent=e.hfu, mbu_estimated_percent=e.mbu,
@@ -51,7 +52,8 @@ def _byte_fields(timeline):
     "Bytes over HBM, in SBUF and PSUM, of inputs and outputs."
     t, program = chip_bytes(timeline, one_partition=True).sum(), timeline.program
     size = lambda ids: sum(program.tensors[k].size * itemsize(program.tensors[k].dtype) for k in ids)
-    return dict(hbm_read_bytes=timeline.bytes_in, hbm_write_bytes=timeline.bytes_out, spill_save_bytes=timeline.spilled,
+    return dict(hbm_read_bytes=timeline.bytes_in, hbm_write_bytes=timeline.bytes_out,
+                spill_save_bytes=timeline.spilled,
                 spill_reload_bytes=timeline.reloaded, sbuf_read_bytes=int(t['SBUF read']),
                 sbuf_write_bytes=int(t['SBUF written']),
                 psum_read_bytes=int(t['PSUM read']), psum_write_bytes=int(t['PSUM written']),
@@ -64,7 +66,8 @@ def profiler_summary(timeline) -> dict:
     start, end = merge_intervals(timeline.start_us, timeline.end_us)
     busy, first = float((end - start).sum()), start.min(initial=0 if not len(start) else np.inf)
     ran, us = float(end.max(initial=0) - first), float(timeline.latency_us)
-    return dict(is_simulation=True, total_time=us / 1e6, total_exec_time=ran / 1e6, total_active_time=busy / 1e6,
+    return dict(is_simulation=True, total_time=us / 1e6, total_exec_time=ran / 1e6,
+                total_active_time=busy / 1e6,
                 total_active_time_percent=busy / us, **_engine_fields(timeline), **_byte_fields(timeline),
                 **_flop_fields(timeline),
                 event_count=len(timeline))

@@ -26,7 +26,8 @@ def _lifetimes(timeline):
     for reuse in (True, False)[timeline.program.dialect == 'nki':]:
         found = scheduler.dependency_graph(timeline.program, timeline.chip, reuse)
         if len(found.instr) == len(timeline): return found.lifetimes
-    raise UsageError('The times of this timeline belong to another program.', hint='Schedule the program again.')
+    raise UsageError('The times of this timeline belong to another program.',
+                     hint='Schedule the program again.')
 
 def memory_over_time(timeline, pool='SBUF') -> tuple:
     "(µs, amount alive from then on): bytes a partition of SBUF, or banks of PSUM."

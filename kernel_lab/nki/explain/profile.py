@@ -128,7 +128,8 @@ def profile_of(timeline: Timeline) -> Profile:
     times = np.bincount(timeline.instr, minlength=len(program.instructions))
     flops, transpose_flops, ns = matmul_work(program, chip, times)
     peak = float(max(ns / timeline.cores, needed_bytes(timeline) / chip.memory_gbps(timeline.cores))) / 1000
-    return Profile(chip.name, float(timeline.latency_us), engines, max(engines, key=engines.get), timeline.bytes_in,
+    return Profile(chip.name, float(timeline.latency_us), engines,
+                   max(engines, key=engines.get), timeline.bytes_in,
                    timeline.bytes_out,
                    flops, transpose_flops, peak, float(100 * peak / timeline.latency_us), len(timeline),
                    timeline.sbuf_peak,

@@ -156,13 +156,15 @@ def traffic(timeline):
         unique = min(unique, moved)
         count, times = sum(len(c.start) for c in some), moved / max(unique, 1)
         rows.append((t.name, t.role, way, count, moved, unique, moved - unique, times))
-    return pd.DataFrame(rows, columns=['tensor', 'role', 'way', 'copies', 'bytes', 'unique', 'again', 'times'])
+    return pd.DataFrame(rows,
+                        columns=['tensor', 'role', 'way', 'copies', 'bytes', 'unique', 'again', 'times'])
 
 # %% ../../../nbs/2_nki/8_explain/01_traffic.ipynb #b1a7cc27
 def _region_rows(program, k, way, pattern, some, least):
     "A frame of the regions of one tensor, way and pattern that were copied at least `least` times."
     import pandas as pd
-    begin, first, count = np.unique(np.concatenate([c.start for c in some]), return_index=True, return_counts=True)
+    begin, first, count = np.unique(np.concatenate([c.start for c in some]), return_index=True,
+                                    return_counts=True)
     line = np.repeat([program.instructions[c.instr].line for c in some], [len(c.start) for c in some])[first]
     text, size, many = ' '.join(f'{s}x{n}' for s, n in pattern), math.prod(n for _, n in pattern), count >= least
     return pd.DataFrame(dict(tensor=program.tensors[k].name, way=way, line=line[many], first_byte=begin[many],
@@ -216,4 +218,5 @@ def chip_bytes(timeline, one_partition=False):
     program = assert_simulated(timeline, 'what an instruction reads').program
     each = np.array([_on_chip_bytes(program, o, one_partition) for o in program.instructions],
                     float).reshape(-1, len(ON_CHIP_COLUMNS))
-    return pd.DataFrame((run_counts(timeline).T @ each).round().astype(np.int64), index=LANES, columns=ON_CHIP_COLUMNS)
+    return pd.DataFrame((run_counts(timeline).T @ each).round().astype(np.int64), index=LANES,
+                        columns=ON_CHIP_COLUMNS)

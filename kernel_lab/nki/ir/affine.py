@@ -172,7 +172,8 @@ def insert_axes(self, key):
     for k in key:
         if k is not None: where[next(src)] = len(shape)
         shape.append(1 if k is None else self.shape[len(where) - 1])
-    return Index(self.const, self.loops, {where[a]: c for a, c in self.axes.items()}, tuple(shape), self.trips)
+    return Index(self.const, self.loops, {where[a]: c for a, c in self.axes.items()},
+                 tuple(shape), self.trips)
 
 def arange(*args):
     "Index vector 0…n-1, or start…stop-1 by step: place it with [:, None] or [None, :]."
@@ -184,7 +185,8 @@ def arange(*args):
 def _concrete(self):
     "The value of a constant expression; the signal to unroll where there are loops in it."
     if self.axes:
-        raise KernelError('an index array has no single value', hint='Use it only inside brackets, or in a mask.')
+        raise KernelError('an index array has no single value',
+                          hint='Use it only inside brackets, or in a mask.')
     if self.loops: raise Unroll(self.loops, 'its value is needed')
     return int(self.const)
 method_of(Index, '__float__')(lambda self: float(_concrete(self)))
@@ -316,4 +318,5 @@ def one_holds(self, other):
 def is_different(self, other):
     "The `MaskChoice` of less and greater; it knows the expression that must not be 0."
     other = as_index(other)
-    return NotImplemented if other is None else _exclusive((~(self == other)).parts, add_index(self, other, -1))
+    return NotImplemented if other is None else _exclusive((~(self == other)).parts,
+                                                           add_index(self, other, -1))

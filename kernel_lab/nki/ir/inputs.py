@@ -19,7 +19,8 @@ def is_torch(x) -> bool:
 _NARROWED = {'float64': np.float32, 'int64': np.int32}
 
 def _refuse_wide(x, inside, dtype):
-    raise KernelError(f'an input of {x.dtype} holds what {dtype} does not', kind='input', limit=f'the range of {dtype}',
+    raise KernelError(f'an input of {x.dtype} holds what {dtype} does not', kind='input',
+                      limit=f'the range of {dtype}',
                       value=x[~inside].flat[0], hint='The chip has no 64-bit numbers: scale or split them first.')
 
 def narrow(x: np.ndarray) -> np.ndarray:
@@ -69,7 +70,8 @@ def as_declared(name: str, x, dtype: np.dtype) -> np.ndarray:
                       f'Pass np.asarray({name}).')
     if x.dtype == dtype: return x
     if x.dtype.kind == 'c':
-        _refuse_input(name, 'has complex numbers', str(dtype), str(x.dtype), 'Pass real and imaginary parts apart.')
+        _refuse_input(name, 'has complex numbers', str(dtype), str(x.dtype),
+                      'Pass real and imaginary parts apart.')
     if dtype.kind not in 'iu' and x.dtype.itemsize < dtype.itemsize: return x.astype(dtype)
     with np.errstate(over='ignore', invalid='ignore'): y = x.astype(dtype)
     wide = x.astype(np.float64)

@@ -69,7 +69,8 @@ def core_of_tensors(program: Program) -> dict[int, str]:
         if core: found |= {program.base[a.tensor]: core for a in accesses(o)}
     return found
 
-def peak_moment(program: Program, buffer: str, chip: Chip, step: int = 1) -> tuple[float, int, tuple[int, ...]]:
+def peak_moment(program: Program, buffer: str, chip: Chip,
+                step: int = 1) -> tuple[float, int, tuple[int, ...]]:
     """(bytes per partition, position, numbers of the live tensors) where most of 'sbuf' or 'psum' is in use; position
     -1 where nothing is."""
     lives, mine = {}, core_of_tensors(program)
@@ -94,7 +95,8 @@ def peak_usage(program, buffer, chip, step=1) -> Peak:
     most, at, alive = peak_moment(program, buffer, chip, step)
     if at < 0: return Peak(0, 0, ())
     live = [program.tensors[k] for k in alive]
-    tiles = sorted(((t.name, t.tile_bytes * (t.size // t.tile_size), t.line) for t in live), key=lambda x: -x[1])
+    tiles = sorted(((t.name, t.tile_bytes * (t.size // t.tile_size), t.line) for t in live),
+                   key=lambda x: -x[1])
     return Peak(most, program.instructions[at].line, tuple(tiles))
 
 # %% ../../../nbs/2_nki/2_ir/06_liveness.ipynb #ea5282c4
@@ -132,7 +134,8 @@ def value_lives(program) -> list[ValueLife]:
             if program.tensors[k].scope[-1:] == (loop,): del live[k, block]
     for row, (o, env) in enumerate(_rows(program.body, {}, forget)):
         named = set()
-        for a, writes in (*((a, False) for a in accesses(o, reads=True)), *((a, True) for a in o.outs.values())):
+        for a, writes in (*((a, False) for a in accesses(o, reads=True)),
+                          *((a, True) for a in o.outs.values())):
             k, t = program.base[a.tensor], program.tensors[a.tensor]
             if t.buffer == 'hbm': continue
             slot = k, (a.offset(env) + a.span()[0]) // t.tile_size

@@ -47,7 +47,8 @@ class Tensor:
     alias: int | None = None    # number of the tensor whose memory this one reads as another dtype or shape
     places: tuple = ()          # where the kernel put it: (partition, byte) of each block; () leaves it to the compiler
 
-    def __init__(self, name, shape, dtype, buffer, role='scratch', par=0, zero=False, scope=(), line=0, alias=None,
+    def __init__(self, name, shape, dtype, buffer, role='scratch', par=0, zero=False,
+                 scope=(), line=0, alias=None,
                  places=()):
         d = self.__dict__                           # the __init__ of a frozen dataclass takes three times as long
         d['name'], d['shape'], d['dtype'], d['buffer'], d['role'] = name, shape, dtype, buffer, role

@@ -57,7 +57,8 @@ def in_bytes(program, a, unit=1) -> Access:
     "An access as one of the bytes (or of units of several) of its memory, which is a tensor number too."
     size = itemsize(program.tensors[a.tensor].dtype) // unit
     at = Affine(a.offset.const * size, tuple((v, c * size) for v, c in a.offset.terms))
-    return replace(a, tensor=program.base[a.tensor], offset=at, ap=(*((s * size, n) for s, n in a.ap), (1, size)),
+    return replace(a, tensor=program.base[a.tensor], offset=at,
+                   ap=(*((s * size, n) for s, n in a.ap), (1, size)),
                    by=a.by * size)
 
 def joined_axes(axes) -> tuple:

@@ -171,7 +171,8 @@ def _tensor_table(program):
     names = (('tensor', 'mono'), ('shape', 'word'), ('memory', 'word'), ('role', 'word'),
              ('bytes a partition', 'right'), ('line', 'right'))
     left = len(program.tensors) - len(found)
-    return [table(names, rows), *([said(f'{left:,} more tensors are left out, most of them scratch.')] if left else [])]
+    return [table(names, rows),
+            *([said(f'{left:,} more tensors are left out, most of them scratch.')] if left else [])]
 
 def source_lines(source: str, anchor: str, firsts: dict[int, str], most: int = MAX_SOURCE) -> list[dict]:
     "The first lines of a kernel's source, each with an anchor; `firsts`: line → the anchor that its number leads to."
@@ -188,5 +189,6 @@ def program_html(program) -> str:
     rows = _rows(parts, anchor, firsts, set(), known, small)
     source = [fold('Source', code(source_lines(program.source, anchor, firsts)))] if program.source else []
     tensors = fold('Tensors', *_tensor_table(program), note=f'{len(program.tensors):,}')
-    return record(program.name, _program_head(program, parts), fold('Instructions', *rows, open=True), tensors, *source,
+    return record(program.name, _program_head(program, parts),
+                  fold('Instructions', *rows, open=True), tensors, *source,
                   anchor=anchor)

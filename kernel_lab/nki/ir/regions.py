@@ -37,7 +37,8 @@ class Region:
         "(least, greatest) index in each dimension over the axes and all loops but those in `skip`."
         moving = [*((vec, trips[v]) for v, vec in self.loops.items() if v not in skip), *self.axes]
         ends = [[q * (n - 1) for q in vec] for vec, n in moving]
-        reach = lambda d, c: (c + sum(e[d] for e in ends if e[d] < 0), c + sum(e[d] for e in ends if e[d] > 0))
+        reach = lambda d, c: (c + sum(e[d] for e in ends if e[d] < 0),
+                              c + sum(e[d] for e in ends if e[d] > 0))
         return [reach(d, c) for d, c in enumerate(self.const)]
 
 def region_of(shape, a, trips):
@@ -45,7 +46,8 @@ def region_of(shape, a, trips):
     if a.index or not isinstance(a.offset.const, int): return None
     steps = row_major_steps(shape)
     loops = {v: split_distance(c, steps) for v, c in a.offset.terms if c}
-    region = Region(split_distance(a.offset.const, steps), loops, tuple((split_distance(s, steps), n) for s, n in a.ap))
+    region = Region(split_distance(a.offset.const, steps), loops,
+                    tuple((split_distance(s, steps), n) for s, n in a.ap))
     return region if all(0 <= lo and hi < n for (lo, hi), n in zip(region.ranges(trips), shape)) else None
 
 def access_of(p, steps, par):
@@ -181,7 +183,8 @@ def masked_box(mask, shape, env):
     return (box, bits) if np.broadcast_to(bits, shape)[box].any() else (None, None)
 
 # %% ../../../nbs/2_nki/2_ir/05_regions.ipynb #7c539d78
-_MASKED_OPERANDS = {'nc_matmul': 'moving', 'tensor_reduce': 'data', 'nc_transpose': 'data', 'dma_transpose': 'src',
+_MASKED_OPERANDS = {'nc_matmul': 'moving', 'tensor_reduce': 'data',
+                    'nc_transpose': 'data', 'dma_transpose': 'src',
                     'bn_stats': 'data', 'bn_aggr': 'data', 'max8': 'src', 'nc_find_index8': 'data',
                     'tensor_partition_reduce': 'data'}
 
@@ -225,7 +228,8 @@ def attrs_in_box(instruction, box) -> dict:
     if 'pattern' not in at: return at
     moved = sum(s * b.start for (s, _), b in zip(at['pattern'], box[1:]))
     offset = at['offset'] + at['channel_multiplier'] * box[0].start + moved
-    return {**at, 'offset': offset, 'pattern': [[s, b.stop - b.start] for (s, _), b in zip(at['pattern'], box[1:])]}
+    return {**at, 'offset': offset,
+            'pattern': [[s, b.stop - b.start] for (s, _), b in zip(at['pattern'], box[1:])]}
 
 # %% ../../../nbs/2_nki/2_ir/05_regions.ipynb #22856839
 _ANY_MASK = {

@@ -47,7 +47,8 @@ REDUCE = {'add': np.add, 'maximum': np.maximum, 'minimum': np.minimum, 'multiply
           'bitwise_and': np.bitwise_and, 'bitwise_or': np.bitwise_or, 'bitwise_xor': np.bitwise_xor,
           'logical_and': np.logical_and, 'logical_or': np.logical_or}
 BITWISE = ('bitwise_and', 'bitwise_or', 'bitwise_xor', 'left_shift', 'right_shift', 'invert')
-ASSOCIATIVE = ('add', 'multiply', 'maximum', 'minimum', 'bitwise_and', 'bitwise_or', 'bitwise_xor', 'logical_and',
+ASSOCIATIVE = ('add', 'multiply', 'maximum', 'minimum', 'bitwise_and', 'bitwise_or',
+               'bitwise_xor', 'logical_and',
                'logical_or', 'logical_xor')  # of a reduction by these the order does not matter
 
 # %% ../../../nbs/2_nki/2_ir/07_semantics.ipynb #3a8f5fda
@@ -127,7 +128,8 @@ def tensor_scalar(ins, at):
     "(data op0 operand0) op1 operand1, operands a number or (P, 1)."
     x = ins['data']
     y = alu(at['op0'], x, per_partition(ins['operand0'], x), at.get('reverse0'))
-    return y if not at.get('op1') else alu(at['op1'], y, per_partition(ins['operand1'], x), at.get('reverse1'))
+    return y if not at.get('op1') else alu(at['op1'], y, per_partition(ins['operand1'], x),
+                                           at.get('reverse1'))
 
 def scalar_tensor_tensor(ins, at):
     "(data op0 operand0) op1 operand1, where operand1 is a tile."
@@ -164,7 +166,8 @@ def activate2(ins, at):
 
 def row_reduction(y, op):
     "What an accumulating instruction adds to its register: y reduced over the free axes, shape (P, 1)."
-    return REDUCE[op].reduce(np.ascontiguousarray(y).reshape(len(y), -1), axis=1, keepdims=True, dtype=np.float32)
+    return REDUCE[op].reduce(np.ascontiguousarray(y).reshape(len(y), -1), axis=1, keepdims=True,
+                             dtype=np.float32)
 
 def dma_compute(ins, at):
     "The sum of all sources, in fp32."
@@ -298,12 +301,14 @@ def _operand_for(x, s):
 def select_reduce(ins, at):
     "on_true where the predicate holds, else on_false."
     p = ins['predicate'] != 0
-    return np.where(p ^ bool(at.get('reverse_pred')), ins['on_true'].reshape(p.shape), _operand_for(p, ins['on_false']))
+    return np.where(p ^ bool(at.get('reverse_pred')), ins['on_true'].reshape(p.shape),
+                    _operand_for(p, ins['on_false']))
 
 def tensor_copy_predicated(ins, at):
     "src where the predicate holds, else what was there."
     p = ins['predicate'] != 0
-    return np.where(p ^ bool(at.get('reverse_pred')), _operand_for(p, ins['src']), ins['before'].reshape(p.shape))
+    return np.where(p ^ bool(at.get('reverse_pred')), _operand_for(p, ins['src']),
+                    ins['before'].reshape(p.shape))
 
 def range_select(ins, at):
     "on_true_tile where its free index is between the bounds, else the fill value."
@@ -372,7 +377,8 @@ def rand2(ins, at, source):
 
 def set_rng_seed(ins, at):
     "The state that one 32-bit number stands for."
-    return state_from_seed(np.ascontiguousarray(ins['src_seeds']).reshape(-1)[:1].view(np.uint32)[0], *ins['shape'])
+    return state_from_seed(np.ascontiguousarray(ins['src_seeds']).reshape(-1)[:1].view(np.uint32)[0],
+                           *ins['shape'])
 
 # %% ../../../nbs/2_nki/2_ir/07_semantics.ipynb #10d4ab21
 def nonzero_with_count(ins, at):

@@ -121,7 +121,8 @@ def _read_loop(d, loops, tensors):
     name = _str(d['loop'])
     if name in loops: _refuse(f'loop {name[:40]!r} stands inside itself')
     body = tuple(_read_node(x, (*loops, name), tensors) for x in _list(d.get('body'))) or _refuse('a loop is empty')
-    return Loop(name, _int(d.get('n'), 1, 2**31), body, _of(d.get('kind'), LOOP_KINDS), _int(d.get('line'), 0),
+    return Loop(name, _int(d.get('n'), 1, 2**31), body,
+                _of(d.get('kind'), LOOP_KINDS), _int(d.get('line'), 0),
                 _read_bound(d, loops, tensors))
 
 def _read_node(d, loops, tensors):
@@ -167,7 +168,8 @@ def _check_aliases(tensors):
     for k, t in enumerate(tensors):
         if t.alias is None: continue
         base = tensors[t.alias] if t.alias < k else _refuse('an alias comes before its tensor')
-        memory = lambda x: (x.size // x.tile_size, x.partitions, x.size * itemsize(x.dtype), x.buffer, x.scope)
+        memory = lambda x: (x.size // x.tile_size, x.partitions, x.size * itemsize(x.dtype),
+                            x.buffer, x.scope)
         if base.alias is not None or t.role not in ('scratch', 'output') or memory(t) != memory(base):
             _refuse(f'tensor {t.name[:40]!r} does not fit the memory it shares')
 

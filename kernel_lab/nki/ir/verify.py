@@ -15,7 +15,8 @@ from .regions import kept_ranges, mask_access
 from .nodes import Access
 
 # %% ../../../nbs/2_nki/2_ir/11_verify.ipynb #8b657d70
-_MAY_BE_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1', 'value', 'bias', 'scale',
+_MAY_BE_NUMBERS = {'imm', 'imm0', 'imm1', 'prob', 'reduce_init', 'operand0', 'operand1',
+                   'value', 'bias', 'scale',
                    'initial', 'on_true', 'on_false', 'on_false_value', 'data0', 'relu_param', 'max_value', 'min', 'max'}
 _OPTIONAL = {'state', 'bias', 'scale', 'operand1', 'reduce_res', 'reduce_init', 'imm1', 'dst_idx',
              *(f'src{k}' for k in range(1, 16)), *(f'dst{k}' for k in range(1, 8))}
@@ -62,7 +63,8 @@ _REQUIRED_ATTRS = {
     'range_select': ('comp_op0', 'comp_op1', 'range_start'), 'tensor_scalar_cumulative': ('op0', 'op1', 'reduce_cmd'),
     'nc_stream_shuffle': ('shuffle_mask',), 'dma_transpose': ('axes',), 'local_gather': ('each',)}
 _ACCUMULATING = ('activation', 'activate2', 'tensor_scalar_reduce')       # into reduce_res, by reduce_op
-_WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset', 'padding_val')
+_WHOLE_NUMBERS = ('offset', 'channel_multiplier', 'range_start', 'each', 'n', 'k', 'index_offset',
+                  'padding_val')
 
 # %% ../../../nbs/2_nki/2_ir/11_verify.ipynb #bd25db9f
 _PLAN_NOTES = ('resets', 'onto_zero', 'stored_bits', 'finite')      # attributes that a plan adds to its instructions
@@ -90,7 +92,8 @@ def _names_and_numbers(s):
     if op == 'tensor_scalar_cumulative' and at.get('reduce_cmd') == 'load_reduce' and 'imm1' not in s.o.ins:
         yield s.broken('load_reduce starts from imm1, which is missing', 'imm1')
     if op == 'activation' and at.get('func') == 'prelu':
-        yield s.broken('activation gives prelu no slope', 'func', hint='Use nisa.activate2, which takes relu_param.')
+        yield s.broken('activation gives prelu no slope', 'func',
+                       hint='Use nisa.activate2, which takes relu_param.')
     if at.get('rows') not in (None, 2): yield s.broken('a processing element holds two rows at most', 'rows', 2)
 
 def _shape_of(s, operand):
@@ -105,7 +108,8 @@ def _patterns(s):
         yield s.broken('the pattern does not have the shape of dst', 'pattern', list(_shape_of(s, 'dst')),
                        str(at['pattern'])[:60])
     if 'shuffle_mask' in at and (wrong := _not_of_quadrant(at['shuffle_mask'])):
-        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask', '32 numbers of 0..31, or 255',
+        yield s.broken('shuffle_mask is not 32 partitions of a quadrant', 'shuffle_mask',
+                       '32 numbers of 0..31, or 255',
                        wrong, 'Say for each of the 32 which partition of its quadrant it takes; 255 keeps it.')
     if 'axes' in at:
         order = list(range(len(_shape_of(s, 'src'))))
@@ -197,7 +201,8 @@ def conditions(s):
         if any(-k > len(shape) for k, _ in axes): continue              # `unsupported_mask` names it
         far = _far(offset, trips, [(shape[k], c) for k, c in axes])
         if far >= MAX_CONDITION:
-            yield s.broken('a condition of the mask leaves what the hardware can count', 'mask', MAX_CONDITION, far,
+            yield s.broken('a condition of the mask leaves what the hardware can count',
+                           'mask', MAX_CONDITION, far,
                            'Compare indices with numbers of the size of the tensor.')
     for k, a, t in s.tiles():
         far = _far(a.offset, trips, [(n, step) for step, n in a.ap])
@@ -244,7 +249,8 @@ def own_partitions(s):
         for (low, high), size in zip(_reach(kept, a.par), (row, t.tile_size)):
             first, last = _remainders(a, s.program.trips, size)
             if nothing or first + low >= 0 and last + high < size: continue
-            yield s.broken(f'the access to {t.name} crosses from one partition to another', k, f'{row} elements a row',
+            yield s.broken(f'the access to {t.name} crosses from one partition to another', k,
+                           f'{row} elements a row',
                            str(a.ap)[:60], _STRAIGHT)
             break
         else:

@@ -42,7 +42,8 @@ def members(group, what):
         _refuse(what, 'a rank is in two groups, or twice in one', kind='invalid', value=groups)
     widest = max(map(len, groups))
     if ranks == 1 and widest > 1:
-        _refuse(what, f'{what} over {widest} ranks: one simulated run is one rank', kind='unsupported', limit=1,
+        _refuse(what, f'{what} over {widest} ranks: one simulated run is one rank',
+                kind='unsupported', limit=1,
                 value=widest,
                 hint='Call simulate_ranks(kernel, [inputs of rank 0, inputs of rank 1, …]).')
     mine = next((g for g in groups if me in g), None)
@@ -71,7 +72,8 @@ def _shape(what, src, n, dim):
     factor = {'all_gather': n, 'reduce_scatter': 1 / n}.get(what, 1)
     if what in ('all_gather', 'reduce_scatter', 'all_to_all'):
         if dim not in ((0, 1) if what == 'all_gather' and src.buffer == 'sbuf' else (0,)):
-            _refuse(what, f'collective_dim {dim} is not supported', kind='limit', limit='0; 1 for all_gather in SBUF',
+            _refuse(what, f'collective_dim {dim} is not supported', kind='limit',
+                    limit='0; 1 for all_gather in SBUF',
                     value=dim)
         if what != 'all_gather' and src.shape[dim] % n:
             _refuse(what, f'{src.shape[dim]} rows do not split over {n} ranks', kind='shape', operand='srcs',
@@ -100,7 +102,8 @@ def _issue(what, ranks, srcs, dsts, extra=(), **at):
     if len(dsts) > 1 and dsts[0].buffer == 'sbuf' and 'implicit' not in what:
         _refuse(what, 'several tensors at once only in HBM', kind='limit', limit=1, value=len(dsts))
     named = lambda k, ts: {f'{k}{n or ""}': t for n, t in enumerate(ts)}
-    meet(what, named('dst', dsts), named('src', (*srcs, *extra)), {'ranks': ranks, 'rank': _RANKS[-1][0], **at})
+    meet(what, named('dst', dsts), named('src', (*srcs, *extra)),
+         {'ranks': ranks, 'rank': _RANKS[-1][0], **at})
 
 def _all(what, srcs, dsts, group, dim=None, op=None):
     "Check and record a collective of a group; a group of one copies."
@@ -136,7 +139,8 @@ def collective_permute(srcs, dsts, source_target_pairs, priority=None, name=None
     "dsts = the srcs of the rank that sends to this one; unchanged if no rank does."
     pairs, me = [[int(s), int(t)] for s, t in source_target_pairs], _RANKS[-1][0]
     if len(srcs) != 1:
-        _refuse('collective_permute', 'collective_permute takes one tensor', kind='limit', limit=1, value=len(srcs))
+        _refuse('collective_permute', 'collective_permute takes one tensor', kind='limit', limit=1,
+                value=len(srcs))
     if len({t for _, t in pairs}) < len(pairs) or len({s for s, _ in pairs}) < len(pairs):
         _refuse('collective_permute', 'a rank sends or receives twice', kind='invalid', value=pairs)
     ranks = sorted({r for p in pairs for r in p})
@@ -161,7 +165,8 @@ def _ring(what, lists, group, channels, **at):
     _issue(what, ranks, [t for s in srcs for t in s], dsts, **at)
 
 @strict
-def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group, channel_ids=(0,), priority=None,
+def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group,
+                                channel_ids=(0,), priority=None,
                                 name=None, **kw):
     "dsts = the srcs of the rank before this one in the ring."
     _ring('collective_permute_implicit', (srcs_by_channel, dsts_by_channel), replica_group, channel_ids)
@@ -170,11 +175,13 @@ def collective_permute_implicit(srcs_by_channel, dsts_by_channel, replica_group,
 def collective_permute_implicit_reduce(srcs0_by_channel, srcs1_by_channel, dsts_by_channel, replica_group, op,
                                        channel_ids=(0,), priority=None, name=None, **kw):
     "dsts = op(srcs0, srcs1) of the rank before this one in the ring."
-    _ring('collective_permute_implicit_reduce', (srcs0_by_channel, srcs1_by_channel, dsts_by_channel), replica_group,
+    _ring('collective_permute_implicit_reduce',
+          (srcs0_by_channel, srcs1_by_channel, dsts_by_channel), replica_group,
           channel_ids,
           op=op_name(op, COLLECTIVE_REDUCTIONS, 'what a collective reduces with'))
 
-def collective_permute_implicit_current_processing_rank_id(iteration_id, replica_group, channel_id=0, name=None):
+def collective_permute_implicit_current_processing_rank_id(iteration_id, replica_group,
+                                                           channel_id=0, name=None):
     "The rank whose data this one holds in iteration `iteration_id` of the ring: its own in iteration 0."
     ranks = members(replica_group, 'collective_permute_implicit_current_processing_rank_id')
     return ranks[(ranks.index(rank_id()) - int(iteration_id)) % len(ranks)]
@@ -184,7 +191,8 @@ def _variable(what, srcs, dsts, group, metadata, known, has_rdispls):
     "Check and record a variable-length collective."
     ranks = members(group, what)
     if has_rdispls:
-        _refuse(what, f'{what} with places of its own for what is received is not modelled', kind='unsupported',
+        _refuse(what,
+                f'{what} with places of its own for what is received is not modelled', kind='unsupported',
                 operand='has_rdispls', hint='Leave it out: pieces arrive in equal slots.')
     if len(srcs) != 1 or len(dsts) != 1:
         _refuse(what, f'{what} takes one tensor', kind='limit', limit=1, value=len(srcs))

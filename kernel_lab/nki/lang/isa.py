@@ -21,7 +21,8 @@ from .multicore import core_barrier, sendrecv
 from .registers import register_alloc, register_load, register_move, register_store
 
 # %% ../../../nbs/2_nki/4_lang/05_isa.ipynb #f9da056b
-__all__ = ['activate2', 'activation', 'activation_reduce', 'affine_select', 'bn_aggr', 'bn_stats', 'core_barrier',
+__all__ = ['activate2', 'activation', 'activation_reduce', 'affine_select', 'bn_aggr',
+           'bn_stats', 'core_barrier',
            'dge_mode', 'dma_compute', 'dma_copy', 'dma_engine', 'dma_transpose', 'dropout', 'engine', 'exponential',
            'get_nc_sub_version', 'get_nc_version', 'gpsimd_engine', 'iota', 'local_gather', 'matmul_perf_mode', 'max8',
            'memset', 'nc_find_index8', 'nc_match_replace8', 'nc_matmul', 'nc_matmul_mx', 'nc_n_gather',

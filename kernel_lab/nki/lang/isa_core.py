@@ -77,7 +77,8 @@ def axes_of(axis: int | tuple, ndim: int) -> list[int]:
     axes = [axis] if isinstance(axis, int) else list(axis)
     bad = [a for a in axes if not hasattr(a, '__index__') or not -ndim <= a < ndim]
     if bad or not axes:
-        raise KernelError(f'axis {axis} is none of the {ndim} axes of the tile', kind='shape', line=kernel_line(),
+        raise KernelError(f'axis {axis} is none of the {ndim} axes of the tile',
+                          kind='shape', line=kernel_line(),
                           limit=f'0..{ndim - 1}', value=axis)
     return sorted({int(a) % ndim for a in axes})
 
@@ -89,7 +90,8 @@ def tile(x: object, name: str) -> Tile:
                           line=kernel_line(), operand=name, hint=NAME_THEM)
     hint = ('A comparison of indices is no tile: pass it as mask=, or choose with nisa.affine_select.'
             if isinstance(x, Mask) else 'Load it into SBUF first.')
-    raise KernelError(f'operand {name} must be a tile, not {type(x).__name__}', line=kernel_line(), operand=name,
+    raise KernelError(f'operand {name} must be a tile, not {type(x).__name__}',
+                      line=kernel_line(), operand=name,
                       hint=hint)
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #9909f25d
@@ -147,7 +149,8 @@ def require_generation(generation: int, what: str) -> None:
                           hint='Trace the kernel for such a chip.')
 
 # %% ../../../nbs/2_nki/4_lang/00_isa_core.ipynb #1d2105d7
-ACCEPTED = ('name', 'priority', 'dge_mode', 'tile_position', 'tile_size', 'perf_mode', 'unique_indices', 'dtype',
+ACCEPTED = ('name', 'priority', 'dge_mode', 'tile_position', 'tile_size', 'perf_mode',
+            'unique_indices', 'dtype',
             'directives', 'engine', 'mask', 'oob_mode',
             'is_stationary_onezero', 'is_moving_onezero', 'lazy_initialization', 'address', 'keepdims',
             'compute_dtype', 'axes', 'asynchronous')
@@ -175,7 +178,8 @@ def _unknown_keyword(f, known, name):
     "The error of a keyword argument that `f` does not have."
     near = get_close_matches(name, known, 1)
     hint = (f'Did you mean {near[0]}? ' if near else '') + f'It is called as {call_text(f)}.'
-    return BadCall(f'{f.__name__} has no argument {name!r}', line=kernel_line(), instruction=f.__name__, hint=hint)
+    return BadCall(f'{f.__name__} has no argument {name!r}', line=kernel_line(),
+                   instruction=f.__name__, hint=hint)
 
 def _cannot_be_none(takes):
     "Names of the parameters that must be given and, as their annotations say, not as None."
@@ -257,7 +261,8 @@ def tile_instruction(name: str, outs: list, ins: list, doc: str) -> Callable:
         given = f.__signature__.bind(*args, **kw).arguments
         if name in _MASKED_BY_COLUMNS: given[ins[0]], mask = cut_free_axes(tile(given[ins[0]], ins[0]), mask)
         dsts = {k: tile(given[k], k) for k in outs if given.get(k) is not None}
-        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {}, INSTRUCTIONS[name].engines[0], mask)
+        return emit(name, dsts, {k: operand(given[k], k) for k in ins}, {},
+                    INSTRUCTIONS[name].engines[0], mask)
     f.__name__, f.__doc__ = name, doc
     f.__signature__ = Signature([*(Parameter(k, Parameter.POSITIONAL_OR_KEYWORD) for k in (*outs, *ins)),
                                  Parameter('mask', Parameter.KEYWORD_ONLY, default=None),

@@ -35,20 +35,23 @@ def dma_copy(dst: Tile, src: Tile, *, mask: Mask | None = None, oob_mode: str = 
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #6bc935fc
 @strict
-def dma_compute(dst: Tile, srcs: list, reduce_op: Operation, scales: list | None = None, unique_indices: bool = True,
+def dma_compute(dst: Tile, srcs: list, reduce_op: Operation, scales: list | None = None,
+                unique_indices: bool = True,
                 **kw: object) -> InstructionDraft:
     "dst = the sum of srcs (at most 16), in fp32; with an index on dst or a source, dst += the other source."
     srcs = [tile(s, 'srcs') for s in srcs]
     op_name(reduce_op, {'add': 0}, 'what DMA can do on the way')
     if scales is not None and any(s != 1 for s in scales):
-        raise KernelError('dma_compute scales by 1 only', kind='limit', line=kernel_line(), instruction='dma_compute',
+        raise KernelError('dma_compute scales by 1 only', kind='limit', line=kernel_line(),
+                          instruction='dma_compute',
                           operand='scales', limit='1.0', value=list(scales),
                           hint='Scale a tile with nisa.tensor_scalar before or after.')
     if not 1 <= len(srcs) <= 16:
         raise KernelError('dma_compute adds at most 16 sources', kind='limit', line=kernel_line(),
                           instruction='dma_compute', operand='srcs', limit=16, value=len(srcs), hint='Add in turns.')
     if any(t.index for t in (dst, *srcs)): return _add_by_index(tile(dst, 'dst'), srcs, unique_indices, kw)
-    return emit('dma_compute', {'dst': tile(dst, 'dst')}, {f'src{k or ""}': s for k, s in enumerate(srcs)}, {}, 'DMA')
+    return emit('dma_compute', {'dst': tile(dst, 'dst')},
+                {f'src{k or ""}': s for k, s in enumerate(srcs)}, {}, 'DMA')
 
 def _add_by_index(dst, srcs, unique, kw):
     "dst += the source that is not dst, at the rows that an index names."
@@ -61,7 +64,8 @@ def _add_by_index(dst, srcs, unique, kw):
 
 # %% ../../../nbs/2_nki/4_lang/04_isa_dma.ipynb #8e599fb5
 def _transpose_error(message, operand, limit, value, hint):
-    return KernelError(message, kind='limit', line=kernel_line(), instruction='dma_transpose', operand=operand,
+    return KernelError(message, kind='limit', line=kernel_line(),
+                       instruction='dma_transpose', operand=operand,
                        limit=limit, value=value, hint=hint)
 
 def by_column(dst: Tile, src: Tile) -> Iterator[tuple[Tile, Tile]]:

@@ -26,7 +26,8 @@ def iota(dst: Tile, pattern: list, offset: int = 0, channel_multiplier: int = 0,
     return emit('iota', {'dst': tile(dst, 'dst')}, {}, at, mask=mask)
 
 @strict
-def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_tile: Tile, on_false_value: Operand,
+def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_tile: Tile,
+                  on_false_value: Operand,
                   cmp_op: Operation = 'equal', offset: int = 0, *, mask: Mask | None = None,
                   **kw: object) -> InstructionDraft:
     "on_true_tile where cmp_op(offset + channel_multiplier·p + Σ step·i, 0), else on_false_value."
@@ -39,7 +40,8 @@ def affine_select(dst: Tile, pattern: list, channel_multiplier: int, on_true_til
 def local_gather(dst: Tile, src_buffer: Tile, index: Tile, num_elem_per_idx: int = 1,
                  num_valid_indices: int | None = None, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "Each group of 16 partitions gathers from its own partitions by its own indices."
-    at = {'each': int(num_elem_per_idx), 'valid': None if num_valid_indices is None else int(num_valid_indices)}
+    at = {'each': int(num_elem_per_idx),
+          'valid': None if num_valid_indices is None else int(num_valid_indices)}
     return emit('local_gather', {'dst': tile(dst, 'dst')},
                 {'src_buffer': tile(src_buffer, 'src_buffer'), 'index': tile(index, 'index')}, at, 'GpSimd', mask)
 
@@ -55,7 +57,8 @@ def tensor_partition_reduce(dst: Tile, op: Operation, data: Tile, *, mask: Mask 
                             **kw: object) -> InstructionDraft:
     "dst (1, F) = data reduced over its partitions, on GpSimd."
     name = op if op == 'average' else op_name(op, REDUCE, 'a reduction')
-    return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, {'op': name},
+    return emit('tensor_partition_reduce', {'dst': tile(dst, 'dst')},
+                {'data': tile(data, 'data')}, {'op': name},
                 'GpSimd', mask)
 
 # %% ../../../nbs/2_nki/4_lang/03_isa_gpsimd.ipynb #286d95f2
@@ -67,7 +70,8 @@ def nonzero_with_count(dst: Tile, src: Tile, index_offset: int = 0, padding_val:
     require_generation(3, 'nonzero_with_count')
     wide = lambda t: t.size // t.shape[0]
     if wide(tile(dst, 'dst')) != wide(tile(src, 'src')) + 1:
-        raise KernelError('dst has one element more than src, for the count', kind='shape', line=kernel_line(),
+        raise KernelError('dst has one element more than src, for the count',
+                          kind='shape', line=kernel_line(),
                           instruction='nonzero_with_count', operand='dst', limit=wide(src) + 1,
                           value=wide(dst), hint='Allocate one column more.')
     return emit('nonzero_with_count', {'dst': dst}, {'src': src},

@@ -43,7 +43,8 @@ def array_tile(position: tuple, size: tuple) -> dict:
                           value=f'{position or size}', hint='Add the other one, or leave both out.')
     numbers = [as_index(n) for n in (*position, *size)]
     if len(numbers) != 4 or None in numbers:
-        raise KernelError('a tile of the array is two pairs of whole numbers', kind='shape', line=kernel_line(),
+        raise KernelError('a tile of the array is two pairs of whole numbers',
+                          kind='shape', line=kernel_line(),
                           instruction='nc_matmul',
                           limit='(row, column) and (rows, columns)', value=f'{position}, {size}')
     if not any(n.loops for n in numbers): return {'tile': [int(n) for n in numbers]}

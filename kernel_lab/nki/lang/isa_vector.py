@@ -15,18 +15,22 @@ from ..record.tile import Tile, emit
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #e5a716d9
 @strict
-def tensor_copy(dst: Tile, src: Tile, engine: str = '', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
+def tensor_copy(dst: Tile, src: Tile, engine: str = '', *, mask: Mask | None = None,
+                **kw: object) -> InstructionDraft:
     "dst = src on chip, cast to dst's dtype."
     return emit('tensor_copy', {'dst': tile(dst, 'dst')}, {'src': tile(src, 'src')}, engine=engine, mask=mask)
 
 @strict
-def memset(dst: Tile, value: Operand, engine: str = '', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
+def memset(dst: Tile, value: Operand, engine: str = '', *, mask: Mask | None = None,
+           **kw: object) -> InstructionDraft:
     "Fill dst with a number."
-    return emit('memset', {'dst': tile(dst, 'dst')}, {'value': operand(value, 'value')}, engine=engine, mask=mask)
+    return emit('memset', {'dst': tile(dst, 'dst')}, {'value': operand(value, 'value')},
+                engine=engine, mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9dd76574
 @strict
-def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: str = '', *, mask: Mask | None = None,
+def tensor_tensor(dst: Tile, data1: Tile, data2: Tile, op: Operation, engine: str = '', *,
+                  mask: Mask | None = None,
                   **kw: object) -> InstructionDraft:
     "dst = data1 op data2 for two tiles of one shape."
     return emit('tensor_tensor', {'dst': tile(dst, 'dst')},
@@ -46,7 +50,8 @@ def tensor_scalar(dst: Tile, data: Tile, op0: Operation, operand0: Operand, reve
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #4044ec9e
 @strict
-def scalar_tensor_tensor(dst: Tile, data: Tile, op0: Operation, operand0: Operand, op1: Operation, operand1: Tile,
+def scalar_tensor_tensor(dst: Tile, data: Tile, op0: Operation, operand0: Operand,
+                         op1: Operation, operand1: Tile,
                          reverse0: bool = False, reverse1: bool = False, *, mask: Mask | None = None,
                          **kw: object) -> InstructionDraft:
     "dst = (data op0 operand0) op1 operand1; operand0 a number or (P, 1), operand1 a tile."
@@ -67,11 +72,13 @@ def tensor_reduce(dst: Tile, op: Operation, data: Tile, axis: int | tuple, negat
                   keepdims: bool = False, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = data reduced with op over trailing free axes; negate flips the sign."
     axes = axes_of(axis, data.ndim)
-    at = {'op': op_name(op, REDUCE, 'a reduction'), 'axis': axes, 'negate': bool(negate), 'keepdims': bool(keepdims)}
+    at = {'op': op_name(op, REDUCE, 'a reduction'), 'axis': axes, 'negate': bool(negate),
+          'keepdims': bool(keepdims)}
     return emit('tensor_reduce', {'dst': tile(dst, 'dst')}, {'data': tile(data, 'data')}, at, 'Vector', mask)
 
 @strict
-def tensor_tensor_scan(dst: Tile, data0: Operand, data1: Tile, initial: Operand, op0: Operation, op1: Operation,
+def tensor_tensor_scan(dst: Tile, data0: Operand, data1: Tile, initial: Operand,
+                       op0: Operation, op1: Operation,
                        reverse0: bool = False, reverse1: bool = False, *, mask: Mask | None = None,
                        **kw: object) -> InstructionDraft:
     "r[i] = op1(op0(data0[i], r[i-1]), data1[i]) along the free axis, r[-1] = initial."
@@ -123,7 +130,8 @@ def exponential(dst: Tile, src: Tile, max_value: Operand = 0.0, reduce_res: Tile
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #0f828bb4
 @strict
-def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand, reduce_res: Tile | None = None,
+def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand,
+                  reduce_res: Tile | None = None,
                   reduce_cmd: str = 'idle', reduce_op: Operation = 'maximum', reverse_pred: bool = False, *,
                   mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "dst = where(predicate, on_true, on_false), and its row maximum into reduce_res."
@@ -134,7 +142,8 @@ def select_reduce(dst: Tile, predicate: Tile, on_true: Tile, on_false: Operand, 
     return emit('select_reduce', outs, ins, at, 'Vector', mask)
 
 @strict
-def range_select(dst: Tile, on_true_tile: Tile, comp_op0: Operation, comp_op1: Operation, bound0: Tile, bound1: Tile,
+def range_select(dst: Tile, on_true_tile: Tile, comp_op0: Operation, comp_op1: Operation,
+                 bound0: Tile, bound1: Tile,
                  reduce_cmd: str = 'reset_reduce', reduce_res: Tile | None = None, reduce_op: Operation = 'maximum',
                  range_start: int = 0, on_false_value: Operand = -3.4028235e38, *, mask: Mask | None = None,
                  **kw: object) -> InstructionDraft:
@@ -196,7 +205,8 @@ def quantize_mx(dst: Tile, src: Tile, dst_scale: Tile, **kw: object) -> Instruct
     if name not in ELEMENT_DTYPES or name == 'float4_e2m1fn_x4':
         raise KernelError('quantize_mx writes a packed fp8 format', line=kernel_line(), operand='dst',
                           limit='float8_e4m3fn_x4 or float8_e5m2_x4', value=name)
-    return emit('quantize_mx', {'dst': dst, 'dst_scale': tile(dst_scale, 'dst_scale')}, {'src': tile(src, 'src')},
+    return emit('quantize_mx', {'dst': dst, 'dst_scale': tile(dst_scale, 'dst_scale')},
+                {'src': tile(src, 'src')},
                 {'format': name}, 'Vector')
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #f2e3c242
@@ -207,7 +217,8 @@ def chance(op: str, dst: Tile, ins: dict, attrs: dict, engine: str, mask) -> Ins
     if mask is not None:
         raise KernelError(f'a mask of {op} is not modelled where the kernel holds the state of the generator',
                           kind='unsupported', line=kernel_line(), instruction=op)
-    return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]}, attrs, engine)
+    return emit(op, {**outs, 'state': state[:dst.shape[0]]}, {**ins, 'state': state[:dst.shape[0]]},
+                attrs, engine)
 
 @strict
 def rng(dst: Tile, engine: str = 'Vector', *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
@@ -224,9 +235,11 @@ def rng(dst: Tile, engine: str = 'Vector', *, mask: Mask | None = None, **kw: ob
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #9fec44f9
 @strict
-def dropout(dst: Tile, data: Tile, prob: Operand, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
+def dropout(dst: Tile, data: Tile, prob: Operand, *, mask: Mask | None = None,
+            **kw: object) -> InstructionDraft:
     "dst = data with elements replaced by zero with probability prob, a number or (P, 1)."
-    return chance('dropout', dst, {'data': tile(data, 'data'), 'prob': operand(prob, 'prob')}, {}, 'Vector', mask)
+    return chance('dropout', dst, {'data': tile(data, 'data'), 'prob': operand(prob, 'prob')}, {},
+                  'Vector', mask)
 
 @strict
 def rand2(dst: Tile, min: Operand, max: Operand, **kw: object) -> InstructionDraft:
@@ -240,7 +253,8 @@ def state_of(engine: str) -> Tile:
     rec = recorder()
     if engine not in rec.states:
         lanes = int(rec.chip.partitions)
-        t = rec.states[engine] = rec.tensor((lanes, STATE_WORDS[engine]), 'uint32', name=f'{engine}_generator',
+        t = rec.states[engine] = rec.tensor((lanes, STATE_WORDS[engine]), 'uint32',
+                                            name=f'{engine}_generator',
                                             role='constant', scope=())
         rec.constants[t.tensor] = state_from_seed(0, lanes, STATE_WORDS[engine])
     return rec.states[engine]
@@ -251,7 +265,8 @@ def set_rng_seed(src_seeds: Tile, **kw: object) -> InstructionDraft:
     "Seed Vector's generator with the one 32-bit number of a (1, 1) tile."
     t = tile(src_seeds, 'src_seeds')
     if t.size != 1 or t.itemsize != 4:
-        raise KernelError('a seed is one 32-bit number', kind='shape', line=kernel_line(), instruction='set_rng_seed',
+        raise KernelError('a seed is one 32-bit number', kind='shape', line=kernel_line(),
+                          instruction='set_rng_seed',
                           operand='src_seeds', limit='32-bit [1, 1]',
                           value=f'{t.info.dtype}{list(t.shape)}', hint='Slice one element of a uint32 tile.')
     return emit('set_rng_seed', {'state': state_of('Vector')}, {'src_seeds': t}, {}, 'Vector')
@@ -264,12 +279,14 @@ def _state_tile(what, t, engine):
         raise KernelError(f'{engine or "no engine"} has no generator', kind='limit', line=kernel_line(),
                           instruction=what, operand='engine', limit=', '.join(STATE_WORDS), value=str(engine))
     if chip.generation < STATE_SINCE[engine]:
-        raise KernelError(f'{what} does not run on {engine} of {chip.name}', kind='unsupported', line=kernel_line(),
+        raise KernelError(f'{what} does not run on {engine} of {chip.name}',
+                          kind='unsupported', line=kernel_line(),
                           instruction=what, operand='engine', value=chip.name,
                           limit={3: 'trn2', 4: 'trn3'}[STATE_SINCE[engine]] + ' and later',
                           hint='Trace the kernel for such a chip.')
     if t.info.dtype == 'uint32' and t.ndim == 2 and t.shape[1] == STATE_WORDS[engine]: return t
-    raise KernelError(f'the state of {engine} is {STATE_WORDS[engine]} words a lane', kind='shape', line=kernel_line(),
+    raise KernelError(f'the state of {engine} is {STATE_WORDS[engine]} words a lane',
+                      kind='shape', line=kernel_line(),
                       instruction=what, limit=f'uint32 [P, {STATE_WORDS[engine]}]',
                       value=f'{t.info.dtype}{list(t.shape)}', hint='Allocate it with that many columns.')
 
@@ -306,14 +323,16 @@ def activation(dst: Tile, op: Operation, data: Tile, bias: Operand | None = None
                                      'scale': operand(scale, 'scale')}, at, 'Scalar', mask)
 
 @strict
-def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation, reduce_res: Tile, bias: Operand |
+def activation_reduce(dst: Tile, op: Operation, data: Tile, reduce_op: Operation,
+                      reduce_res: Tile, bias: Operand |
                       None = None, scale: Operand = 1.0, *, mask: Mask | None = None, **kw: object) -> InstructionDraft:
     "activation, and the sum of its result over the free axes into reduce_res (P, 1)."
     return activation(dst, op, data, bias, scale, reduce_op, reduce_res, 'reset_reduce', mask=mask)
 
 # %% ../../../nbs/2_nki/4_lang/02_isa_vector.ipynb #2ec13b03
 @strict
-def activate2(dst: Tile, op: Operation, data: Tile, imm0: Operand, imm1: Operand, op0: Operation, op1: Operation,
+def activate2(dst: Tile, op: Operation, data: Tile, imm0: Operand, imm1: Operand,
+              op0: Operation, op1: Operation,
               relu_param: Operand = 0.0, reverse0: bool = False, reverse1: bool = False,
               reduce_op: Operation | None = None, reduce_res: Tile | None = None, reduce_cmd: str = 'idle',
               **kw: object) -> InstructionDraft:

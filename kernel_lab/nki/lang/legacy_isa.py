@@ -36,17 +36,20 @@ def nc_matmul(stationary, moving, *, is_stationary_onezero=False, is_moving_onez
     paired = perf_mode not in (None, 'none')
     shape = (stationary.size // stationary.shape[0], *moving.shape[1:])
     if paired: shape = stationary.shape[-1], moving.shape[-1]
-    given = dict(is_transpose=is_transpose, accumulate=False, tile_position=tile_position, tile_size=tile_size,
+    given = dict(is_transpose=is_transpose, accumulate=False,
+                 tile_position=tile_position, tile_size=tile_size,
                  perf_mode=perf_mode, mask=mask)
     return result(shape, 'float32', lambda t: isa.nc_matmul(t, stationary, moving, **given), 'psum')
 
 def nc_transpose(data, *, mask=None, dtype=None, engine='', **kw):
     "data.T as a new tile: in PSUM by Tensor, in SBUF by Vector."
-    return result(data.shape[::-1], dtype or data.dtype, lambda t: isa.nc_transpose(t, data, engine, mask=mask),
+    return result(data.shape[::-1], dtype or data.dtype,
+                  lambda t: isa.nc_transpose(t, data, engine, mask=mask),
                   'sbuf' if engine == 'Vector' else 'psum')
 
 # %% ../../../nbs/2_nki/4_lang/12_legacy_isa.ipynb #a4cb799c
-def activation(op, data, *, bias=None, scale=1.0, reduce_op=None, reduce_res=None, reduce_cmd='idle', mask=None,
+def activation(op, data, *, bias=None, scale=1.0, reduce_op=None, reduce_res=None,
+               reduce_cmd='idle', mask=None,
                dtype=None, **kw):
     "op(data·scale + bias) as a new tile."
     return result(data.shape, dtype or data.dtype,
@@ -77,7 +80,8 @@ def tensor_scalar(data, op0, operand0, reverse0=False, op1=None, operand1=None, 
     return result(data.shape, dtype or data.dtype, lambda t: isa.tensor_scalar(
         t, data, op0, operand0, reverse0, op1, operand1, reverse1, engine, mask=mask))
 
-def scalar_tensor_tensor(*, data, op0, operand0, op1, operand1, reverse0=False, reverse1=False, dtype=None, mask=None,
+def scalar_tensor_tensor(*, data, op0, operand0, op1, operand1, reverse0=False,
+                         reverse1=False, dtype=None, mask=None,
                          **kw):
     "(data op0 operand0) op1 operand1 as a new tile, operand1 a tile."
     operand0 = _fp32(operand0, op0)
@@ -103,7 +107,8 @@ def reciprocal(data, *, dtype=None, mask=None, **kw):
     "1 / data as a new tile, on Vector."
     return result(data.shape, dtype or data.dtype, lambda t: isa.reciprocal(t, data, mask=mask))
 
-def tensor_tensor_scan(data0, data1, initial, op0, op1, reverse0=False, reverse1=False, *, dtype=None, mask=None, **kw):
+def tensor_tensor_scan(data0, data1, initial, op0, op1, reverse0=False, reverse1=False, *, dtype=None,
+                       mask=None, **kw):
     "The running recurrence of isa.tensor_tensor_scan as a new tile."
     return result(data1.shape, dtype or data1.dtype,
                   lambda t: isa.tensor_tensor_scan(t, data0, data1, initial, op0, op1, reverse0, reverse1, mask=mask))
@@ -175,7 +180,8 @@ dropout = _returns('dropout', lambda at: at['data'].shape, first=('data', 'prob'
 tensor_scalar_reduce = _returns('tensor_scalar_reduce', lambda at: at['data'].shape,
                                 first=('data', 'op0', 'operand0', 'reduce_op', 'reduce_res'))
 range_select = _returns('range_select', lambda at: at['on_true_tile'].shape, first=('on_true_tile',))
-sequence_bounds = _returns('sequence_bounds', lambda at: (1, 2, at['segment_ids'].size), first=('segment_ids',))
+sequence_bounds = _returns('sequence_bounds',
+                           lambda at: (1, 2, at['segment_ids'].size), first=('segment_ids',))
 tensor_copy_predicated, select_reduce = isa.tensor_copy_predicated, isa.select_reduce
 tensor_scalar_cumulative = isa.tensor_scalar_cumulative
 
@@ -205,7 +211,8 @@ def dma_transpose(src, *, axes=None, mask=None, dtype=None, **kw):
 def _dynamic_view(view, what):
     "The view, which must have an offset that is read from memory; else a `KernelError`."
     if getattr(view, 'index', None) is not None: return view
-    raise KernelError(f'{what} works on a tile whose place is read from memory', kind='shape', line=kernel_line(),
+    raise KernelError(f'{what} works on a tile whose place is read from memory',
+                      kind='shape', line=kernel_line(),
                       instruction=what, hint='Index it with a number in SBUF, or use nisa.tensor_copy.')
 
 def tensor_copy_dynamic_src(src, *, mask=None, dtype=None, engine='', **kw):

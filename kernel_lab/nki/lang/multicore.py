@@ -49,12 +49,14 @@ def _assert_small(src):
     "C31: refuse a tile that is too large for GpSimd's own DMA."
     size, most = src.size // src.shape[0] * src.itemsize, _GPSIMD_DMA[src.itemsize]
     if size > most:
-        raise KernelError('GpSimd\'s DMA swaps small tiles', kind='limit', line=kernel_line(), instruction='sendrecv',
+        raise KernelError('GpSimd\'s DMA swaps small tiles', kind='limit',
+                          line=kernel_line(), instruction='sendrecv',
                           operand='src', limit=f'{most} bytes a partition of {src.info.dtype}',
                           value=f'{size} bytes', hint='Swap in pieces, or use nisa.dma_engine.dma.')
 
 @strict
-def sendrecv(src: Tile, dst: Tile, send_to_rank: int, recv_from_rank: int, pipe_id: int = 0, dma_engine: str = 'dma',
+def sendrecv(src: Tile, dst: Tile, send_to_rank: int, recv_from_rank: int, pipe_id: int = 0,
+             dma_engine: str = 'dma',
              **kw) -> InstructionDraft | None:
     "Send src to another core's dst, and receive its src into this dst; shapes and dtypes equal, both in SBUF."
     rec, src, dst = recorder(), tile(src, 'src'), tile(dst, 'dst')
@@ -65,7 +67,8 @@ def sendrecv(src: Tile, dst: Tile, send_to_rank: int, recv_from_rank: int, pipe_
                           instruction='sendrecv', limit=f'0..{count - 1}', value=(send, receive),
                           hint='Launch on two cores: kernel[2].')
     if src.shape != dst.shape or src.dtype != dst.dtype:
-        raise KernelError('sendrecv needs equal tiles', kind='shape', line=kernel_line(), instruction='sendrecv',
+        raise KernelError('sendrecv needs equal tiles', kind='shape',
+                          line=kernel_line(), instruction='sendrecv',
                           limit=f'{dst.info.dtype}{list(dst.shape)}',
                           value=f'{src.info.dtype}{list(src.shape)}')
     if str(dma_engine) == 'gpsimd_dma': _assert_small(src)
@@ -125,7 +128,8 @@ def _together(meetings):
     named = lambda k, accesses: {f'{k}{n or ""}': a for n, a in enumerate(accesses)}
     outs, ins = ([a for d in (first, *more) for a in side(d).values()] for side in (lambda d: d.outs, lambda d: d.ins))
     if first.op == 'collective_permute_implicit_reduce': ins = _halves(first, *more)
-    return InstructionDraft(first.op, named('dst', outs), named('src', ins), first.attrs, 'DMA', (), first.line)
+    return InstructionDraft(first.op, named('dst', outs), named('src', ins), first.attrs, 'DMA',
+                            (), first.line)
 
 def _halves(*drafts):
     "The left operands of all cores, then the right ones."

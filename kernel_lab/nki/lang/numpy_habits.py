@@ -18,7 +18,8 @@ from ..record.builder import PACKAGE_DIR, kernel_line
 from ..record.tile import Tile
 
 # %% ../../../nbs/2_nki/4_lang/14_numpy_habits.ipynb #f9276e8f
-_SAME = {'absolute': 'abs', 'true_divide': 'divide', 'remainder': 'mod', 'amax': 'max', 'amin': 'min', 'div': 'divide',
+_SAME = {'absolute': 'abs', 'true_divide': 'divide', 'remainder': 'mod', 'amax': 'max',
+         'amin': 'min', 'div': 'divide',
          'sub': 'subtract', 'mul': 'multiply', 'pow': 'power', 'float_power': 'power', 'fabs': 'abs', 'neg': 'negative',
          'bitwise_not': 'invert', 'T': 'transpose', 'mT': 'transpose', 'dot': 'matmul', 'mm': 'matmul',
          'bmm': 'matmul', 'vdot': 'matmul', 'inner': 'matmul', 'clone': 'copy', 'unsqueeze': 'expand_dims',
@@ -42,7 +43,8 @@ _OTHERWISE = {
     'norm': 'nl.sqrt(nl.sum(nl.square(x), axis=1))',
     'fill_': 'nisa.memset(t, value)', 'zero_': 'nisa.memset(t, 0)', 'copy_': 'nisa.tensor_copy(t, x)',
     'add_': 't[...] = nl.add(t, x)'}
-_VALUES = ('item', 'numpy', 'tolist', 'cpu', 'data', 'nonzero', 'unique', 'asarray', 'array', '__float__', '__int__')
+_VALUES = ('item', 'numpy', 'tolist', 'cpu', 'data', 'nonzero', 'unique', 'asarray', 'array',
+           '__float__', '__int__')
 _REDUCES = ('sum', 'max', 'min', 'mean', 'prod', 'var', 'all', 'softmax')
 
 def _asked_for(name):
@@ -78,7 +80,8 @@ def advice(name: str) -> str:
     return 'Work with functions of nki.language and instructions of nki.isa.' 
 
 # %% ../../../nbs/2_nki/4_lang/14_numpy_habits.ipynb #7e6a49ae
-_REFLECTED = {'add': 'radd', 'subtract': 'rsub', 'multiply': 'rmul', 'divide': 'rtruediv', 'true_divide': 'rtruediv',
+_REFLECTED = {'add': 'radd', 'subtract': 'rsub', 'multiply': 'rmul', 'divide': 'rtruediv',
+              'true_divide': 'rtruediv',
               'power': 'rpow', 'less': 'gt', 'less_equal': 'ge', 'greater': 'lt', 'greater_equal': 'le', 'equal': 'eq',
               'not_equal': 'ne', 'matmul': 'rmatmul', 'floor_divide': 'rfloordiv', 'remainder': 'rmod'}
 
@@ -170,7 +173,8 @@ def as_tile(self):
     return self
 
 # %% ../../../nbs/2_nki/4_lang/14_numpy_habits.ipynb #94f2ffe8
-_OPERATORS = {'multiply': 'mul', 'subtract': 'sub', 'divide': 'truediv', 'floor_divide': 'floordiv', 'remainder': 'mod',
+_OPERATORS = {'multiply': 'mul', 'subtract': 'sub', 'divide': 'truediv',
+              'floor_divide': 'floordiv', 'remainder': 'mod',
               'power': 'pow', 'less': 'lt', 'less_equal': 'le', 'greater': 'gt', 'greater_equal': 'ge', 'equal': 'eq',
               'not_equal': 'ne', 'negative': 'neg', 'left_shift': 'lshift', 'right_shift': 'rshift',
               'bitwise_and': 'and_', 'bitwise_or': 'or_', 'bitwise_xor': 'xor', 'add': 'add'}

@@ -32,14 +32,16 @@ def register_move(dst: Tile, src: Tile | int, **kw) -> InstructionDraft:
     if isinstance(src, Tile): return emit('register_load', {'dst': dst}, {'src': src})
     number = as_index(src)
     if number is None or number.loops:
-        raise KernelError('a register takes a whole number or a register', kind='unsupported', line=kernel_line(),
+        raise KernelError('a register takes a whole number or a register',
+                          kind='unsupported', line=kernel_line(),
                           instruction='register_move', value=src)
     return emit('register_move', {'dst': dst}, {'value': float(int(number))})
 
 def _single(t, what):
     "`t`, which must be a tensor of one element; else a `KernelError`."
     if isinstance(t, Tile) and t.size == 1: return t
-    raise KernelError(f'{what} takes a tensor of one element', kind='shape', line=kernel_line(), instruction=what,
+    raise KernelError(f'{what} takes a tensor of one element', kind='shape',
+                      line=kernel_line(), instruction=what,
                       limit='one element', value=getattr(t, 'shape', t))
 
 def register_load(dst: Tile, src: Tile, **kw) -> InstructionDraft:
@@ -83,7 +85,8 @@ def dynamic_range(start: Tile | int, stop: Tile | int | None = None, step: int =
     trips = {name: UnknownTrips(1)}
     yield Index(whole(start, 'a loop bound'), {name: step}, trips=trips) if counter is None else counter
     if counter is not None:
-        emit('tensor_scalar', {'dst': counter}, {'data': counter, 'operand0': float(step)}, {'op0': 'add'}, 'GpSimd')
+        emit('tensor_scalar', {'dst': counter}, {'data': counter, 'operand0': float(step)},
+             {'op0': 'add'}, 'GpSimd')
     _close(rec)
 
 def fori_loop(lower: Tile | int, upper: Tile | int, body_fun: Callable, step: int = 1) -> None:

@@ -11,7 +11,8 @@ from .indexing import broadcast_tile
 from .tile import RESULT_MASK_OPS, Tile, emit, settle_access
 
 # %% ../../../nbs/2_nki/3_record/07_assignment.ipynb #542e9d35
-OPERAND_MASK_OPS = ('nc_matmul', 'tensor_reduce', 'nc_transpose', 'dma_transpose', 'bn_stats', 'bn_aggr', 'max8',
+OPERAND_MASK_OPS = ('nc_matmul', 'tensor_reduce', 'nc_transpose', 'dma_transpose',
+                    'bn_stats', 'bn_aggr', 'max8',
                     'nc_find_index8')                    # their masks count an operand's axes
 
 _BY_DMA = ('dma_copy', 'dma_transpose')

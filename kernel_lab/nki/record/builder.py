@@ -107,12 +107,14 @@ class Tally:
         "Count an instruction inside these loops; KernelError of kind 'limit' if there are too many."
         self.recorded += 1
         if self.recorded > MAX_RECORDED:
-            raise _too_much('the trace is too long', draft, f'{MAX_RECORDED:,} instructions', self.recorded, _UNROLLED)
+            raise _too_much('the trace is too long', draft, f'{MAX_RECORDED:,} instructions',
+                            self.recorded, _UNROLLED)
         if self.most == (math.inf, math.inf): return
         self.instructions += math.prod([l.trips for l in loops]) * times_counted(draft)
         self.parts += least_parts(draft)
         if self.instructions > self.most[0]:
-            raise _too_much('the program is too long to execute here', draft, f'{self.most[0]:,} instructions',
+            raise _too_much('the program is too long to execute here', draft,
+                            f'{self.most[0]:,} instructions',
                             self.instructions, 'Use larger tiles, or a smaller workload.')
         if self.parts > self.most[1]:
             raise _too_much('the traced program has too many parts', draft, f'{self.most[1]:,}', self.parts,
@@ -121,7 +123,8 @@ class Tally:
 _UNROLLED = 'Loops written with nl.affine_range stay loops; Python loops are unrolled.'
 
 def _too_much(what, draft, limit, value, hint):
-    return KernelError(what, kind='limit', line=draft.line or None, limit=limit, value=f'{value:,} so far', hint=hint)
+    return KernelError(what, kind='limit', line=draft.line or None, limit=limit,
+                       value=f'{value:,} so far', hint=hint)
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #03024e43
 def _numbering(new):

@@ -49,7 +49,8 @@ def symbolic_range(tile, key, n):
     if isinstance(key, (slice, ds)): return _slice_range(tile, key, n)
     start = as_index(key)
     if start is None:
-        raise KernelError(f'{str(key)[:40]} is no index', kind='shape', line=kernel_line(), operand=tile.info.name,
+        raise KernelError(f'{str(key)[:40]} is no index', kind='shape',
+                          line=kernel_line(), operand=tile.info.name,
                           hint='Use numbers, slices, nl.ds; t.expand_dim(axis) adds an axis.')
     return start + n if not start.loops and start.const < 0 else start, 1, 1
 
@@ -150,7 +151,8 @@ def broadcast_tile(tile, shape):
         raise KernelError(f'a tile of shape {tile.shape} does not broadcast to {shape}', kind='shape',
                           line=kernel_line(), hint=_broadcast_hint(tile))
     if tile.par is not None and shape[tile.par] != tile.shape[tile.par]:
-        raise KernelError('an engine cannot read one partition from many lanes', kind='limit', line=kernel_line(),
+        raise KernelError('an engine cannot read one partition from many lanes',
+                          kind='limit', line=kernel_line(),
                           hint='Broadcast over partitions with a matmul by ones, or load the row once per partition.')
     return tile.like(tile.offset, [(s if n == m else 0, m) for (s, n), m in zip(tile.steps, shape)], tile.par)
 
@@ -175,7 +177,8 @@ def _indirect(tile, keys):
 
 def _refuse_second_index(tile, others):
     if others or tile.index:
-        raise KernelError('only one index of a view may come from memory', line=kernel_line(), operand=tile.info.name)
+        raise KernelError('only one index of a view may come from memory', line=kernel_line(),
+                          operand=tile.info.name)
 
 def _refuse_partition_index(tile, dim):
     if dim == tile.par:
@@ -209,7 +212,8 @@ def dynamic_view(tile, keys):
     low, high = offset.expr.bounds()
     stride, n = tile.steps[dim]
     if low < 0 or high >= n:
-        raise KernelError(f'what is added to a place in {tile.info.name} leaves it', kind='limit', line=kernel_line(),
+        raise KernelError(f'what is added to a place in {tile.info.name} leaves it',
+                          kind='limit', line=kernel_line(),
                           operand=tile.info.name, limit=f'0..{n - 1}', value=f'{low}..{high}')
     keys = [offset.expr if d == dim else k for d, k in enumerate(keys)]
     arrays = any(isinstance(k, Index) and k.ndim for k in keys)
@@ -281,7 +285,8 @@ def view_at(self, key):
     if any(k is None for k in keys) and not any(k is Ellipsis or isinstance(k, Index) for k in keys):
         return _with_axes(self, keys)
     if any(isinstance(k, ds) for k in keys) and _leaves_dimension(self, full_keys(self, key)):
-        return Tile(self.rec, self.tensor, *index_by_arrays(self, _arrays_from_slices(self, full_keys(self, key))))
+        return Tile(self.rec, self.tensor,
+                    *index_by_arrays(self, _arrays_from_slices(self, full_keys(self, key))))
     return _common_view(self, key)
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #d76b7f17
@@ -343,7 +348,8 @@ def masked_matmul_operands(dst, stationary, moving):
     if is_whole: part = ()
     elif len(m) == 1 and dst.ndim == 1 + len(n): part = (slice(*m[0]), *(slice(*b) for b in n))
     else:
-        raise KernelError('masks on operands of these shapes are not modelled', kind='unsupported', line=kernel_line(),
+        raise KernelError('masks on operands of these shapes are not modelled',
+                          kind='unsupported', line=kernel_line(),
                           instruction='nc_matmul', hint='Slice the operands instead.')
     dst.part = part or None
     return dst[part] if part else dst, narrow_tile(stationary, [k, *m]), narrow_tile(moving, [k, *n])

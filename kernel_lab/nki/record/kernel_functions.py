@@ -53,6 +53,7 @@ def launch_grid(grid: object) -> tuple[int, ...]:
             raise KernelError('a launch grid is a whole number of programs, or a tuple of them', kind='entry',
                               limit='at least 1', value=repr(n), hint='Write kernel[2](…), or kernel[4, 8](…).')
     if math.prod(map(int, sizes)) > MAX_GRID:
-        raise KernelError('the launch grid has too many programs to simulate', kind='entry', limit=f'{MAX_GRID:,}',
+        raise KernelError('the launch grid has too many programs to simulate',
+                          kind='entry', limit=f'{MAX_GRID:,}',
                           value=f'{math.prod(map(int, sizes)):,}', hint='Let a program do more, in a loop.')
     return tuple(map(int, sizes))

@@ -228,12 +228,14 @@ def each_block(tile):
     name = f'i{len(rec.keys)}'
     rec.keys[name] = (t.name, name)
     rec.open.append(OpenLoop(name, blocks, 'affine', rec.keys[name], kernel_line()))
-    yield Tile(rec, tile.tensor, Index(loops={name: t.tile_size}, trips={name: blocks}), tile.steps[t.par:], 0)
+    yield Tile(rec, tile.tensor, Index(loops={name: t.tile_size}, trips={name: blocks}),
+               tile.steps[t.par:], 0)
     done = rec.open.pop()
     rec.current.append(done)
 
 # %% ../../../nbs/2_nki/3_record/05_loops.ipynb #39d3da7e
-_DECIDING_CALLS = {'int', 'float', 'len', 'hash', 'ord', 'eval', 'getattr', 'hasattr', 'get', 'setdefault', 'pop',
+_DECIDING_CALLS = {'int', 'float', 'len', 'hash', 'ord', 'eval', 'getattr', 'hasattr',
+                   'get', 'setdefault', 'pop',
                    'index', 'count', 'startswith', 'endswith', 'isdigit'}
 _FSTRING = {dis.opmap[k] for k in ('FORMAT_VALUE', 'FORMAT_SIMPLE', 'FORMAT_WITH_SPEC') if k in dis.opmap}
 _texts = {}        # file -> (tree, places of the f-strings that decide something)

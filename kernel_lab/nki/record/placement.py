@@ -35,7 +35,8 @@ def _sbuf_rule(base_addr, base_partition=0, num_par_tiles=(), num_free_tiles=())
         return base_partition + row * partitions, base_addr + column * size
     return place
 
-def _psum_rule(base_bank, base_addr=0, base_partition=0, num_bank_tiles=(), num_par_tiles=(), num_free_tiles=()):
+def _psum_rule(base_bank, base_addr=0, base_partition=0, num_bank_tiles=(), num_par_tiles=(),
+               num_free_tiles=()):
     rest = _sbuf_rule(base_addr, base_partition, num_par_tiles, num_free_tiles)
     bank = lambda idx: base_bank + _physical_tile(idx, num_bank_tiles, 'num_bank_tiles')
     return lambda idx, partitions, size: (bank(idx), *rest(idx, partitions, size))
@@ -107,7 +108,8 @@ def places_of(buffer, address, shape, par, dtype, rec) -> tuple:
     if func is not None: return place_blocks(func, where, shape, par, dtype, rec.chip)
     if address is None: return ()
     if not isinstance(address, (tuple, list)) or len(address) != 2:
-        raise KernelError('an address is (partition, byte)', kind='shape', line=kernel_line(), operand='address',
+        raise KernelError('an address is (partition, byte)', kind='shape',
+                          line=kernel_line(), operand='address',
                           value=address)
     start, byte = address
     bank = int(rec.chip.psum_bank_bytes)

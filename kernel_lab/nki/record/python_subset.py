@@ -39,7 +39,8 @@ PYTHON_TABLE = {
 LOOPED_CALLS = ('enumerate', 'zip', 'reversed', 'sorted', 'map', 'filter', 'set', 'iter')
 _INDEXED = 'Loop over range(len(x)) and index.'
 # calls that make a container outside the language
-CONTAINER_CALLS = {'set': 'a set', 'frozenset': 'a set', 'defaultdict': 'a defaultdict', 'Counter': 'a Counter',
+CONTAINER_CALLS = {'set': 'a set', 'frozenset': 'a set',
+                   'defaultdict': 'a defaultdict', 'Counter': 'a Counter',
                    'OrderedDict': 'an OrderedDict', 'deque': 'a deque', 'namedtuple': 'a namedtuple'}
 _KEYS = 'a dictionary whose keys are no texts', 'Use texts, or a list.'
 _BASES = 'a class that is not derived from NKIObject', 'Derive it from nki.language.NKIObject and from nothing else.'
@@ -53,7 +54,8 @@ def _found(node, scope, kinds):
     if type(node) in PYTHON_TABLE: return PYTHON_TABLE[type(node)]
     if isinstance(node, ast.Constant):
         is_value = not isinstance(node.value, bytes | complex)
-        return None if is_value else ('a value that is no number, text or truth value', 'Use a float, or a text.')
+        return None if is_value else ('a value that is no number, text or truth value',
+                                      'Use a float, or a text.')
     if isinstance(node, ast.Call) and last_name(node.func) in CONTAINER_CALLS:
         return CONTAINER_CALLS[last_name(node.func)], 'Use a list, a tuple or a dictionary.'
     if 'no text' in _key_kinds(node, scope, kinds): return _KEYS
@@ -211,7 +213,8 @@ def outside_error(found: list[tuple[int, str, str]]) -> KernelError:
     "What `lines_outside` found, as the error that `strict` raises."
     (line, what, hint), *more = found
     rest = f', and {len(more)} more such places' if more else ''
-    return KernelError(f'{what} is outside the Python that the compiler takes{rest}', kind='unsupported', line=line,
+    return KernelError(f'{what} is outside the Python that the compiler takes{rest}',
+                       kind='unsupported', line=line,
                        hint=hint)
 
 def _has_grid(node):

@@ -181,7 +181,8 @@ def _stretched(t, dtype):
     has_free_axis = t.buffer == 'hbm' or t.par < len(t.shape) - 1
     if has_free_axis and t.shape[-1] * old % new == 0: return (*t.shape[:-1], t.shape[-1] * old // new)
     if t.tile_bytes % new:
-        raise KernelError(f'{t.dtype}{list(t.shape)} cannot be read as {dtype}', kind='shape', line=kernel_line(),
+        raise KernelError(f'{t.dtype}{list(t.shape)} cannot be read as {dtype}',
+                          kind='shape', line=kernel_line(),
                           limit=f'a multiple of {new} bytes', value=t.tile_bytes)
     return (t.size * old // new,) if t.buffer == 'hbm' else (*t.shape[:t.par + 1], t.tile_bytes // new)
 

@@ -100,7 +100,8 @@ class DynamicOffset:
     "A number that a tile holds, plus an index expression."
     def __init__(self, start, expr):
         if start.size != 1 or is_float(start.info.dtype):
-            raise KernelError('an index is added to one whole number in memory', kind='shape', line=kernel_line(),
+            raise KernelError('an index is added to one whole number in memory',
+                              kind='shape', line=kernel_line(),
                               operand=start.info.name, limit='one integer',
                               value=f'{start.info.dtype}{list(start.shape)}',
                               hint='Slice one element of an int32 tile.')
@@ -163,7 +164,8 @@ def _recorder_of(*sides):
 def _restore_moved(rec, k):
     "A value that was computed in place elsewhere is read under its own name: compute it there, and copy it."
     d, value, body = rec.moved.pop(k)
-    copied = InstructionDraft('tensor_copy', {'dst': d.outs['dst']}, {'src': value.access()}, {}, '', d.mask, d.line)
+    copied = InstructionDraft('tensor_copy', {'dst': d.outs['dst']}, {'src': value.access()}, {}, '',
+                              d.mask, d.line)
     d.outs['dst'] = value.access()
     body.insert(next(n for n, item in enumerate(body) if item is d) + 1, copied)
 

@@ -18,7 +18,8 @@ _RANGES = 'range', 'affine_range', 'sequential_range', 'static_range', 'dynamic_
 _RESULTS = {'no text': ('len', 'int', 'float', 'bool', 'round', 'abs', 'ord', 'hash', 'id', 'divmod', 'tuple'),
             'text': ('str', 'repr', 'chr', 'format'), 'dict': ('dict',), 'iterator': ITERATORS}
 _RESULTS = {name: kind for kind, names in _RESULTS.items() for name in names}
-_ANNOTATIONS = {'int': 'no text', 'float': 'no text', 'bool': 'no text', 'tuple': 'no text', 'Tuple': 'no text',
+_ANNOTATIONS = {'int': 'no text', 'float': 'no text', 'bool': 'no text',
+                'tuple': 'no text', 'Tuple': 'no text',
                 'str': 'text', 'dict': 'dict', 'Dict': 'dict'}
 
 def last_name(node: ast.AST | None) -> str:
@@ -63,7 +64,8 @@ def defaults_of(f: ast.FunctionDef) -> dict[str, ast.expr]:
     return {a.arg: d for a, d in [*given, *zip(f.args.kwonlyargs, f.args.kw_defaults)] if d}
 
 # %% ../../../nbs/2_nki/3_record/09_value_kinds.ipynb #a10cf86b
-_BINDING = (ast.stmt, ast.Name, ast.Attribute, ast.Call, ast.NamedExpr, ast.comprehension, ast.withitem, ast.Yield,
+_BINDING = (ast.stmt, ast.Name, ast.Attribute, ast.Call, ast.NamedExpr, ast.comprehension,
+            ast.withitem, ast.Yield,
             ast.YieldFrom, ast.alias, ast.ExceptHandler, ast.pattern)
 
 class ValueKinds:

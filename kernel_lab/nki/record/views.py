@@ -50,7 +50,8 @@ def reshape(self, *given, shape=None):
     "The same elements in another shape; free dimensions only, partitions stay."
     shape = whole_shape(given if shape is None else (shape,), self.size)
     if math.prod(shape) != self.size:
-        raise KernelError(f'{self.size} elements do not fit the shape {shape}', kind='shape', line=kernel_line())
+        raise KernelError(f'{self.size} elements do not fit the shape {shape}', kind='shape',
+                          line=kernel_line())
     skip = 0 if self.par is None else 1
     if skip and (self.par != 0 or shape[0] != self.shape[0]):
         raise KernelError('reshape must keep the partition dimension first', kind='shape', line=kernel_line())
@@ -92,7 +93,8 @@ def squeeze_dim(self, dim):
     "Without axis `dim`, which has size 1."
     dim = _free(self, dim, 'squeeze_dim')
     if self.shape[dim] != 1:
-        raise KernelError(f'axis {dim} has {self.shape[dim]} elements, not one', kind='shape', line=kernel_line())
+        raise KernelError(f'axis {dim} has {self.shape[dim]} elements, not one', kind='shape',
+                          line=kernel_line())
     return self.like(self.offset, [*self.steps[:dim], *self.steps[dim + 1:]],
                      None if self.par is None else self.par - (dim < self.par))
 
@@ -107,7 +109,8 @@ def broadcast(self, dim, size):
 def permute(self, dims):
     "The axes in another order; on chip the partition axis stays first."
     if sorted(dims) != list(range(self.ndim)):
-        raise KernelError(f'{tuple(dims)} is not an order of {self.ndim} axes', kind='shape', line=kernel_line())
+        raise KernelError(f'{tuple(dims)} is not an order of {self.ndim} axes', kind='shape',
+                          line=kernel_line())
     if self.par is not None and dims[self.par] != self.par:
         raise KernelError('the partition axis stays where it is', kind='limit', line=kernel_line(),
                           hint='Use nisa.nc_transpose.')
@@ -124,7 +127,8 @@ def _sizes(tile, src, fixed):
         known = math.prod(fixed[k] for k in names if k in fixed)
         free = [k for k in names if k not in fixed]
         if len(free) > 1 or n % known or (not free and known != n):
-            raise KernelError(f'the sizes of {names} do not follow from {n} elements', kind='shape', line=kernel_line())
+            raise KernelError(f'the sizes of {names} do not follow from {n} elements', kind='shape',
+                              line=kernel_line())
         sizes |= {k: fixed[k] for k in names if k in fixed} | {k: n // known for k in free}
     return sizes
 
@@ -156,7 +160,8 @@ def select(self, dim, index):
 def vector_select(self, dim, vector_offset):
     "Row vector_offset[p] of an HBM tensor for each partition p."
     if dim != 0 or self.buffer != 'hbm' or self.index:
-        raise KernelError('vector_select picks rows (axis 0) of an HBM tensor, once', kind='limit', line=kernel_line(),
+        raise KernelError('vector_select picks rows (axis 0) of an HBM tensor, once',
+                          kind='limit', line=kernel_line(),
                           operand=self.info.name)
     step, n = self.steps[0]
     return Tile(self.rec, self.tensor, self.offset, [(0, vector_offset.shape[0]), *self.steps[1:]], None,
@@ -208,7 +213,8 @@ def view(self, dtype):
     if step != 1 and n > 1:
         raise KernelError('the last axis must be contiguous to be read as another dtype', kind='shape',
                           line=kernel_line(), value=self.get_pattern())
-    ap = [*((_times(s, ratio, 'step') if m > 1 else s, m) for s, m in self.steps[:-1]), (1, _times(n, ratio, 'size'))]
+    ap = [*((_times(s, ratio, 'step') if m > 1 else s, m) for s, m in self.steps[:-1]),
+          (1, _times(n, ratio, 'size'))]
     return Tile(self.rec, k, _times(self.offset, ratio), ap, self.par)
 
 # %% ../../../nbs/2_nki/3_record/03_views.ipynb #16068328
@@ -235,7 +241,8 @@ def ap(self, pattern, offset=None, scalar_offset=None, vector_offset=None, indir
 @method_of(Tile)
 def indirect(self, index, num_elem=None):
     "Gather or scatter of free-dimension columns inside an instruction: not modelled."
-    raise KernelError('NkiTensor.indirect (tensor indirection) is not modelled', kind='unsupported', line=kernel_line(),
+    raise KernelError('NkiTensor.indirect (tensor indirection) is not modelled',
+                      kind='unsupported', line=kernel_line(),
                       hint='Use nisa.nc_n_gather or nisa.local_gather, or DMA with vector_offset.')
 
 def _indexed_pattern(self, k, start, steps, par, index):
@@ -243,7 +250,8 @@ def _indexed_pattern(self, k, start, steps, par, index):
     scalar, vector, by, dim = index
     steps = _partitioned(self, k, steps) if vector is None else [(0, steps[0][1]), *steps[1:]]
     if (self.par is not None or dim) and vector is not None:
-        raise KernelError('vector_offset picks rows (axis 0) of an HBM tensor', kind='limit', line=kernel_line())
+        raise KernelError('vector_offset picks rows (axis 0) of an HBM tensor', kind='limit',
+                          line=kernel_line())
     return Tile(self.rec, k, start, steps, par,
                 index=(_one_number(scalar) if vector is None else vector, by, self.shape[dim]))
 
@@ -258,7 +266,8 @@ def _partitioned(self, k, ap):
     if self.par is None: return ap
     row = t.tile_size // t.partitions
     if ap[0][1] > 1 and ap[0][0] != row:
-        raise KernelError('the first step of a pattern on chip is one partition', kind='limit', line=kernel_line(),
+        raise KernelError('the first step of a pattern on chip is one partition',
+                          kind='limit', line=kernel_line(),
                           operand=t.name, limit=f'{row} elements', value=ap[0][0],
                           hint='Every lane reads the same places of its own partition.')
     return [(row, ap[0][1]), *ap[1:]]

@@ -36,7 +36,8 @@ def pool_units(chip):
 def allocator_state(units, needed, buffers, lifetimes):
     "The `AllocatorState` before the first instruction; `needed`: units that all values of each pool take together."
     dead = np.empty((len(units), len(lifetimes) + 1), np.int32)
-    return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS), np.zeros(len(units)), needed > units,
+    return AllocatorState(units.copy(), dead, np.zeros(len(units), ENDS),
+                          np.zeros(len(units)), needed > units,
                           np.zeros(1, TAKEN), buffers,
                           np.cumsum(buffers) - buffers, np.zeros(len(buffers), np.int64),
                           np.full(buffers.sum() + 1, -1, np.int64), lifetimes, np.zeros(1))

@@ -54,7 +54,8 @@ def _wait_for_banks(build, instr, user, edges, first_edge, count):
     "Edges of an instruction by the banks of PSUM that it uses; return the number of edges so far."
     first, walk = build.flat.first_operand[instr], build.walk
     for k in range(build.flat.first_operand[instr + 1] - first):
-        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k], walk.places[first + k], user, edges,
+        count = add_bank_edges(build.banks, walk.slots[k], walk.values[k],
+                               walk.places[first + k], user, edges,
                                first_edge, count, BANK)
     return count
 
@@ -275,7 +276,8 @@ def _builder(flat, loops, chip, reuse, copies, overtakes):
     regions = region_lists(int(flat.first_slot[-1]), uses, cores)
     if reuse and needed[0] > units[0] and cores == 1:
         memory.room_to_keep[0] = room_to_keep(flat, loops, rows, lifetimes, chip, fetched)
-    return rows, GraphBuilder(flat, walk_of(flat, loops), regions, np.empty(len(lifetimes), VALUE), memory, fetched,
+    return rows, GraphBuilder(flat, walk_of(flat, loops), regions,
+                              np.empty(len(lifetimes), VALUE), memory, fetched,
                               overtakes, bank_users(flat, chip))
 
 def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=0) -> DependencyGraph:
@@ -295,7 +297,8 @@ def dependency_graph(program, chip, reuse=False, balance=False, copies=0, ahead=
         if progress['edges'][0] + more > len(edges.row): edges = EdgeBuffer(*(grown(x, more) for x in edges))
         if more > build.regions.stock['free'][0]: build = build._replace(regions=with_more_entries(build.regions, more))
     n, count, missing = (int(progress[0][name]) for name in ('rows', 'edges', 'missing'))
-    edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count], rows.lost[:n if missing >= 0 else 0])
+    edges = Edges(rows.first[:n + 1], edges.row[:count], edges.kind[:count],
+                  rows.lost[:n if missing >= 0 else 0])
     instr, turn, share = rows.instr[:n], rows.turn[:n], share[:max(n, 1)]
     work = work_shares(program, chip, balance, instr, turn, share) if len(flat.conditions) else share
     return DependencyGraph(flat, instr, turn, np.broadcast_to(share, n), work, rows.core[:n], edges,

@@ -21,7 +21,8 @@ from numba.core import event
 from platformdirs import user_cache_dir
 
 # %% ../../../nbs/2_nki/7_timing/01_jit.ipynb #a230c3bd
-COMPILED_SOURCES = ('../chip/chips', 'jit', 'flat_program', 'lifetimes', 'dependencies', 'allocation', 'resources',
+COMPILED_SOURCES = ('../chip/chips', 'jit', 'flat_program', 'lifetimes', 'dependencies',
+                    'allocation', 'resources',
                     'scheduler', 'psum_banks', 'region_lists', 'list_scheduler')    # what compiled code depends on
 
 @cache

@@ -302,12 +302,14 @@ def _shortened(a, share):
     return replace(a, ap=tuple((s, shorter(n)) if j == longest else (s, n) for j, (s, n) in enumerate(a.ap)))
 
 def _copy(dst, src, share, line):
-    return Instruction('dma_copy', {'dst': _shortened(dst, share)}, {'src': _shortened(src, share)}, line=line)
+    return Instruction('dma_copy', {'dst': _shortened(dst, share)},
+                       {'src': _shortened(src, share)}, line=line)
 
 def _fetched_tile(program, k, loops, a, line):
     "A tile for what access `a` to tensor `k` covers, in the scope of these loops."
     t = program.tensors[k]
-    return Tensor(f'{t.name}_again', (a.partitions, a.free), t.dtype, 'sbuf', scope=tuple(l.name for l in loops),
+    return Tensor(f'{t.name}_again', (a.partitions, a.free), t.dtype, 'sbuf',
+                  scope=tuple(l.name for l in loops),
                   line=line)
 
 def spill_tensor(program, k, share=1.0):
@@ -340,7 +342,8 @@ def _cheapest_spill(program, chip, need, held):
         return not frees_enough, not _is_only_loaded(program, users, k), cost[k] / (1 if frees_enough else held[k])
     for k in sorted(candidates, key=order):
         in_time()
-        trial = spill_tensor(program, k, 1.0 if _is_only_loaded(program, users, k) else min(1.0, excess / held[k]))
+        trial = spill_tensor(program, k,
+                             1.0 if _is_only_loaded(program, users, k) else min(1.0, excess / held[k]))
         if peak_sbuf(trial, chip)[0] < need: return trial
     return None
 
@@ -357,7 +360,8 @@ def spill(program: Program, chip: Chip) -> Program:
     return program
 
 # %% ../../../nbs/2_nki/7_timing/08_legacy_compiler.ipynb #5d384783
-PASSES = {'transpose': transpose, 'fold': fold, 'read_psum': read_psum, 'hoist': hoist, 'balance': None, 'reuse': None,
+PASSES = {'transpose': transpose, 'fold': fold, 'read_psum': read_psum, 'hoist': hoist,
+          'balance': None, 'reuse': None,
           'reorder': None, 'dge': None, 'spill': None}
 
 def compiled_program(program: Program, without=()) -> Program:

@@ -19,7 +19,8 @@ Walk = namedtuple('Walk', 'loop_value live slots values places is_settled axes')
 def walk_of(flat, loops):
     "A `Walk` before the first instruction of a flat program with so many loops."
     most = int(np.diff(flat.first_operand).max(initial=0)) + 1
-    return Walk(np.zeros(loops + 1, np.int64), np.full(flat.first_slot[-1] + 1, -1, np.int64), np.zeros(most, np.int64),
+    return Walk(np.zeros(loops + 1, np.int64), np.full(flat.first_slot[-1] + 1, -1, np.int64),
+                np.zeros(most, np.int64),
                 np.zeros(most, np.int64), np.zeros(len(flat.operands), PLACE),
                 np.zeros(len(flat.first_operand) - 1, np.bool_), np.zeros(_MAX_AXES, _RANGE))
 
@@ -188,7 +189,8 @@ def lifetimes_of(flat, loops):
     walk, progress, lifetimes = walk_of(flat, loops), np.zeros(1, _PROGRESS), np.empty(1024, LIFETIME)
     alike = _names_alike(flat)
     while not survey(flat, walk, alike, progress, lifetimes):          # what is never touched costs nothing
-        lifetimes = grown(lifetimes, 6 * len(lifetimes) + len(walk.values) + max(int(progress['missing'][0]), 0))
+        lifetimes = grown(lifetimes,
+                          6 * len(lifetimes) + len(walk.values) + max(int(progress['missing'][0]), 0))
     at = progress[0]
     return int(at['rows']), int(at['uses']), lifetimes[:at['values']]
 

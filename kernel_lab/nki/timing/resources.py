@@ -87,7 +87,8 @@ def rates(chip, queues=1, cores=1) -> Rates:
     start = [getattr(chip, f'{e.lower()}_start') / chip.clock(e) if has[e] else 0.0 for e in ENGINES]
     latency = [getattr(chip, f'{e.lower()}_latency_ns') if has[e] else 0.0 for e in ENGINES]
     visible = [chip.semaphore_ns] * len(ENGINES) + [chip.dma_done_ns] * 2
-    return Rates(np.array(start), np.array(latency, float), np.array(visible, float), int(chip.ports_exclusive),
+    return Rates(np.array(start), np.array(latency, float), np.array(visible, float),
+                 int(chip.ports_exclusive),
                  float(chip.table_load_ns),
                  float(max(queues, 1)), int(queues < 1), float(chip.dma_start_ns), float(chip.pe_heat_ns),
                  float(chip.pe_rise_ns),
@@ -103,7 +104,8 @@ def core_state(rates, vectors=1, beside=None) -> CoreState:
     for x in (lanes, ports, queues, second): x['by'] = -1
     ports['engine'], second['free'] = -1, 0.0 if vectors > 1 else np.inf
     hbm = beside.hbm if beside else SharedHbm(service_time(), np.zeros(4))
-    return CoreState(rates, lanes, second, ports, queues, np.ones(1, np.int64), np.zeros(1, HEAT), service_time(), hbm,
+    return CoreState(rates, lanes, second, ports, queues, np.ones(1, np.int64),
+                     np.zeros(1, HEAT), service_time(), hbm,
                      int(beside is not None))
 
 # %% ../../../nbs/2_nki/7_timing/05_resources.ipynb #75c754fb
@@ -201,7 +203,8 @@ def _hbm_end(copy, share, begin, start, end, core):
     asked = core.hbm.asked
     asked[2 * core.number + copy.queue - DMA_IN] = begin
     size = copy.bytes * share * (copy.reads_hbm + copy.writes_hbm)
-    _, done = serve(core.hbm.service, start, size / core.rates.hbm_gbps, min(asked[0], asked[1], asked[2], asked[3]))
+    _, done = serve(core.hbm.service, start, size / core.rates.hbm_gbps,
+                    min(asked[0], asked[1], asked[2], asked[3]))
     return max(end, done)
 
 @inline_njit

@@ -95,7 +95,8 @@ def _empty_placement(core):
     return Placement(np.empty(n), np.empty(n), np.empty(n), np.empty(n, np.int8), np.empty(n, np.int32),
                      np.empty(n, np.int8), core)
 
-def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False, balance: bool = False, queues: float = 1,
+def run(program: Program, chip: Chip, ahead: int = 0, reuse: bool = False,
+        balance: bool = False, queues: float = 1,
         copies: int = 0) -> ScheduleResult:
     """The `ScheduleResult` of a program on a chip: in program order, or up to `ahead` rows out of it. With `reuse`,
     loads of what is still there cost nothing; `balance`: the compiler chooses between engines; DMA copies are spread
@@ -112,7 +113,8 @@ def place(graph: DependencyGraph, chip: Chip, ahead: int = 0, queues: float = 1)
     if ahead: place_out_of_order(graph, core, placement, int(ahead))
     elif cores == 1: place_in_order(*rows, core, placement)
     else: place_side_by_side(*rows, core, core_state(core.rates, vectors, core), placement)
-    return ScheduleResult(graph.flat, graph.instr, graph.turn, graph.share, placement, graph.edges, graph.lifetimes,
+    return ScheduleResult(graph.flat, graph.instr, graph.turn, graph.share, placement,
+                          graph.edges, graph.lifetimes,
                           graph.missing)
 
 # %% ../../../nbs/2_nki/7_timing/07_scheduler.ipynb #79b75e79

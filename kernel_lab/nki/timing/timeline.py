@@ -43,7 +43,8 @@ def _assert_operand(program, k, instruction, a, around):
     "Refuse an access outside its tensor, or one that moves with a loop that is not `around` it."
     refuse = lambda message, **fields: instruction_error(k, instruction, message, **fields)
     if not 0 <= a.tensor < len(program.tensors):
-        raise refuse(f'there is no tensor number {a.tensor}', limit=f'0..{len(program.tensors) - 1}', value=a.tensor)
+        raise refuse(f'there is no tensor number {a.tensor}', limit=f'0..{len(program.tensors) - 1}',
+                     value=a.tensor)
     t, terms = program.tensors[a.tensor], a.offset.terms
     unknown = [v for v, _ in terms if v not in around] if terms else ()
     if unknown:
@@ -89,7 +90,8 @@ def _assert_written(program, k, instruction, first):
         if base in first:
             line = program.instructions[first[base]].line
             later = f'the first that writes it is instruction {first[base]}, line {line}'
-        raise instruction_error(k, instruction, f'{t.name} is read before it is written: {later}', kind='uninitialised',
+        raise instruction_error(k, instruction,
+                                f'{t.name} is read before it is written: {later}', kind='uninitialised',
                                 operand=t.name, hint='Write it first.')
 
 # %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #d7d9a1b1
@@ -270,7 +272,8 @@ def timeline_from(program: Program, chip: Chip, run: 'ScheduleResult') -> Timeli
     saved, reloaded = (lost + _spilled_bytes(program, run, side) for side in ('outs', 'ins'))
     size = lambda column: ((copies['bytes'] * copies[column])[run.instr] * run.share).sum()
     moved = [lost + round(size(column)) for column in ('reads_hbm', 'writes_hbm')]
-    return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr, run.turn, saved, reloaded,
+    return Timeline(program, chip, latency / 1000, start, end, rows.lane, run.instr,
+                    run.turn, saved, reloaded,
                     *moved, after=rows.after, cause=rows.cause, uncosted=_uncosted(run),
                     core=rows.core if (rows.core > 0).any() else None, lives=(run.lifetimes, rows))
 

@@ -63,7 +63,8 @@ def align_step(program: Program, k: int) -> tuple[Program, bool] | None:
     if not one or not other: raise IllegalTransformation(f'{name} is used outside of loops')
     goals = [walk[0][1:] for walk in (one, other)]
     if goals[0] == goals[1] and goals[0][1]:
-        fused = None if DefUse(program).shared else fused_nests(program, *items, k, outermost=True, around=around)
+        fused = None if DefUse(program).shared else fused_nests(program, *items, k, outermost=True,
+                                                                around=around)
         if fused is None: raise IllegalTransformation(f'the nests over {name} are not shown to allow one for all')
         return clean(fused), True
     for walk, goal in ((one, goals[1]), (other, goals[0])):
@@ -152,7 +153,8 @@ def _places_apart(program, k):
     def own(a):
         if a.tensor != k: return a
         p, pair = _place_of(t, a, trips), lambda x: (x[0], x[2])
-        part = Region(pair(p.const), {v: pair(x) for v, x in p.loops.items()}, tuple([(pair(x), n) for x, n in p.axes]))
+        part = Region(pair(p.const), {v: pair(x) for v, x in p.loops.items()},
+                      tuple([(pair(x), n) for x, n in p.axes]))
         offset, ap, par = access_of(part, (t.size // t.shape[0] // t.shape[1], 1), a.par)
         return replace(a, tensor=first + p.const[1] - 1 if p.const[1] else k, offset=offset, ap=ap, par=par)
     body = tuple([with_operands(x, own, concerns=touching({k})) for x in program.body])
@@ -273,7 +275,8 @@ class _Blocks:
 
     def turn(self, loop):
         "The body of a loop over blocks, in the new loop."
-        own = lambda x: Affine(x.const, tuple(sorted((self.name if v == loop.name else v, c) for v, c in x.terms)))
+        own = lambda x: Affine(x.const,
+                               tuple(sorted((self.name if v == loop.name else v, c) for v, c in x.terms)))
         for k, t in enumerate(self.tensors):
             if loop.name in t.scope:
                 self.tensors[k] = t.in_scope(tuple([self.name if v == loop.name else v for v in t.scope]))
@@ -287,7 +290,8 @@ class _Blocks:
         if o.op != 'tensor_tensor_scan': return [replace(o, ins=ins, outs={n: part(a) for n, a in o.outs.items()})]
         held, to = self.carry(o, dst), part(dst)
         s, n = to.ap[-1]
-        last = replace(to, offset=Affine(to.offset.const + s * (n - 1), to.offset.terms), ap=(*to.ap[:-1], (1, 1)))
+        last = replace(to, offset=Affine(to.offset.const + s * (n - 1), to.offset.terms),
+                       ap=(*to.ap[:-1], (1, 1)))
         return [replace(o, ins={**ins, 'initial': held}, outs={'dst': to}),
                 Instruction('tensor_copy', {'dst': held}, {'src': last}, line=o.line)]
 

@@ -31,7 +31,8 @@ def fresh_loop_name(program: Program, name: str) -> str:
     "A name that no loop has, for one made of loop `name`."
     return next(f'{name}_{n}' for n in range(1, len(program.loops) + 2) if f'{name}_{n}' not in program.loops)
 
-def in_wider_tile(a: Access, t: Tensor, room: int, terms: list[tuple[str, int]], trips: dict[str, int]) -> Access:
+def in_wider_tile(a: Access, t: Tensor, room: int, terms: list[tuple[str, int]],
+                  trips: dict[str, int]) -> Access:
     """Access `a` to tile `t` in one that has `room` places of its size, at the place Σ count · iteration of the `terms`
     (loop, count). `IllegalTransformation` where it leaves its row."""
     row = t.size // t.shape[0]
@@ -103,7 +104,8 @@ def without_repeats(program: Program) -> Program:
     def moved(o):
         if isinstance(o, Loop): return replace(o, body=tuple(map(moved, o.body)), bound=tuple(map(now, o.bound)))
         if not any(k in same for side in tensors_of(o) for k in side): return o
-        return replace(o, **{side: {k: now(a) for k, a in getattr(o, side).items()} for side in ('ins', 'outs')})
+        return replace(o,
+                       **{side: {k: now(a) for k, a in getattr(o, side).items()} for side in ('ins', 'outs')})
     return replace(program, body=tuple(moved(o) for o in with_replaced(program.body, gone)))
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #7560bf9f
@@ -126,8 +128,10 @@ def with_numbers(o: Instruction, new: dict) -> Instruction:
     "An instruction with other numbers of its tensors: `new`, by number."
     if all(new[k] == k for side in tensors_of(o) for k in side): return o
     def access(a):
-        return a if not isinstance(a, Access) else replace(a, tensor=new[a.tensor], index=a.index and access(a.index))
-    return replace(o, ins={k: access(a) for k, a in o.ins.items()}, outs={k: access(a) for k, a in o.outs.items()})
+        return a if not isinstance(a, Access) else replace(a, tensor=new[a.tensor],
+                                                           index=a.index and access(a.index))
+    return replace(o, ins={k: access(a) for k, a in o.ins.items()},
+                   outs={k: access(a) for k, a in o.outs.items()})
 
 def without_unused_tensors(program: Program) -> Program:
     "The program without the tensors that nothing mentions; those that are left are numbered anew."
@@ -142,7 +146,8 @@ def without_unused_tensors(program: Program) -> Program:
         if not isinstance(o, Loop): return with_numbers(o, new)
         return replace(o, body=tuple(map(node, o.body)), bound=tuple(map(bound, o.bound)))
     tensors = [program.tensors[k] for k in sorted(used)]
-    return replace(program, body=tuple(map(node, program.body)), output_ids=tuple(new[k] for k in program.output_ids),
+    return replace(program, body=tuple(map(node, program.body)),
+                   output_ids=tuple(new[k] for k in program.output_ids),
                    tensors=tuple(t if t.alias is None else replace(t, alias=new[t.alias]) for t in tensors),
                    constants={new[k]: x for k, x in program.constants.items()})
 
@@ -181,4 +186,5 @@ def without_single_loops(program: Program) -> Program:
     if all(l.trips > 1 or l.bound for l in program.loops.values()): return program
     names = {l.name for l in program.loops.values() if l.trips == 1 and not l.bound}
     tensors = tuple(replace(t, scope=tuple(v for v in t.scope if v not in names)) for t in program.tensors)
-    return replace(program, tensors=tensors, body=tuple(_dissolved(program.body, names, _without_terms(names))))
+    return replace(program, tensors=tensors,
+                   body=tuple(_dissolved(program.body, names, _without_terms(names))))

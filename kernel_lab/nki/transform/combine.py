@@ -191,7 +191,8 @@ def reciprocal_on_scalar(program: Program, o: Instruction) -> Program:
         return with_instructions(program, {id(o): [inverse(o.outs['dst'], o.ins['data'])]}, None)
     by = o.ins['data2']
     t = program.tensors[by.tensor]
-    tile = Tensor(f'{t.name}_inverse', by.shape, 'float32', 'sbuf', scope=DefUse(program).chain(o), line=t.line)
+    tile = Tensor(f'{t.name}_inverse', by.shape, 'float32', 'sbuf', scope=DefUse(program).chain(o),
+                  line=t.line)
     dst = whole_access(len(program.tensors), by.shape)
     now = replace(o, ins={**o.ins, 'data2': dst}, attrs={**o.attrs, 'op': 'multiply'})
     return with_instructions(program, {id(o): [inverse(dst, by), now]}, [*program.tensors, tile])

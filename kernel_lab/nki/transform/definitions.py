@@ -91,7 +91,8 @@ def is_plain_copy(program: Program, instruction: Instruction) -> bool:
     return program.tensors[a.tensor].dtype == program.tensors[b.tensor].dtype
 
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #ecb600a2
-ELEMENTWISE = ('tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation', 'tensor_copy', 'reciprocal',
+ELEMENTWISE = ('tensor_tensor', 'tensor_scalar', 'scalar_tensor_tensor', 'activation',
+               'tensor_copy', 'reciprocal',
                'select', 'memset')
 MAX_DEPTH = 64
 
@@ -165,7 +166,8 @@ def require_static(loops: tuple) -> None:
     other = next((l for l in loops if l.kind not in STATIC_LOOPS), None)
     if other: raise IllegalTransformation(f'loop {other.name} is {other.kind}: its iterations are not known here')
 
-def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access, apart: tuple[str, ...] = ()) -> tuple:
+def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access,
+           apart: tuple[str, ...] = ()) -> tuple:
     """(digits, size, offset) that lead from an element of `here` to the element of `there` that the same iteration
     of the loops around `instruction` touches, each digit (step here, count, step there); `apart`: loops of which each
     iteration has a tensor of its own. `IllegalTransformation` where `here` does not count all its elements once."""

@@ -141,7 +141,8 @@ def _columns(a, first, count):
     "Some columns of an operand: elements of its last axis, or the one number that all columns share."
     step, n = a.ap[-1]
     if n == 1: return a
-    return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms), ap=(*a.ap[:-1], (step, count)))
+    return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms),
+                   ap=(*a.ap[:-1], (step, count)))
 
 def shared_columns(o: Instruction, other: Instruction, columns: int) -> list[Instruction]:
     """An instruction as two: it leaves its last `columns` columns to `other`, which does the same on another engine.

@@ -60,7 +60,8 @@ def dense_copy(program: Program, copy: Instruction) -> tuple[Program, Instructio
     dense = Access(k, Affine(0), ((size, count), *((places[x], x[2]) for x in kept)), 0)
     rows = Access(far.tensor, far.offset, ((step, count), *((s, n) for s, _, n in kept)), far.par)
     there = Access(k, Affine(0), ((size, count), *((places.get(x, 0), x[2]) for x in axes)), 0)
-    old = replace(near, ap=(near.ap[0] if near.partitions > 1 else (1, 1), *((t, n) for _, t, n in axes)), par=0)
+    old = replace(near,
+                  ap=(near.ap[0] if near.partitions > 1 else (1, 1), *((t, n) for _, t, n in axes)), par=0)
     sides = ((rows, dense), (there, old)) if stores else ((dense, rows), (old, there))
     moved = replace(copy, outs={'dst': sides[0][0]}, ins={'src': sides[0][1]})
     near_copy = Instruction('tensor_copy', {'dst': sides[1][0]}, {'src': sides[1][1]}, line=copy.line)
@@ -92,7 +93,8 @@ def _left_out(program, copy, tile, users):
         flat = any(a.tensor == tile.tensor and len(squeezed(a.ap)) < len(squeezed(tile.ap)) for a in accesses(o))
         if flat and (new := _split_reader(o, tile.tensor, inner)): replaced[id(o)] = [new]
     split = with_instructions(program, replaced) if replaced else program
-    after = without_copies(split, lambda _, x: x.line == copy.line and (x.ins, x.outs) == (copy.ins, copy.outs))
+    after = without_copies(split,
+                           lambda _, x: x.line == copy.line and (x.ins, x.outs) == (copy.ins, copy.outs))
     return program if after is split else after
 
 def read_again(program: Program, copy: Instruction) -> Program:
@@ -148,7 +150,8 @@ def load_without_gaps(program: Program, copy: Instruction) -> tuple[Program, Ins
     begin = Affine(far.offset.const - first, far.offset.terms)
     rows = Access(far.tensor, begin, ((down, count), *((s, n) for s, _, n in axes[:-1]), (1, wide)), far.par)
     own = Access(k, Affine(first), ((size, count), *zip(places, others), (step, axes[-1][2])), 0)
-    old = replace(near, ap=(near.ap[0] if near.partitions > 1 else (1, 1), *((t, n) for _, t, n in axes)), par=0)
+    old = replace(near,
+                  ap=(near.ap[0] if near.partitions > 1 else (1, 1), *((t, n) for _, t, n in axes)), par=0)
     load = replace(copy, outs={'dst': row}, ins={'src': rows})
     near_copy = Instruction('tensor_copy', {'dst': old}, {'src': own}, line=copy.line)
     after = with_instructions(program, {id(copy): [load, near_copy]}, tensors)
@@ -217,7 +220,8 @@ class _TransposeWriter:
         self.program, self.copy, self.axes = program, copy, axes
         self.rows, self.columns = (_divisor(x[2], ARRAY) for x in (axes.down, axes.across))
         self.group = _divisor(axes.down[2] // self.rows, BANK // self.rows)
-        self.wide = self.columns * _divisor(axes.across[2] // self.columns, max(1, MOST_COLUMNS // self.columns))
+        self.wide = self.columns * _divisor(axes.across[2] // self.columns,
+                                            max(1, MOST_COLUMNS // self.columns))
         self.tensors, self.scope = list(program.tensors), DefUse(program).chain(copy)
         self.loops, self.steps = [], [{}, {}]
 
@@ -246,9 +250,11 @@ class _TransposeWriter:
         inner = self.loops[-1][0] if self.wide > columns else None
         moving = ((inner, columns),) if inner else ()
         for j in range(group):
-            data = Access(wide_of, Affine(j * self.wide, moving), ((group * self.wide, rows), (1, columns)), 0)
+            data = Access(wide_of, Affine(j * self.wide, moving),
+                          ((group * self.wide, rows), (1, columns)), 0)
             dst = Access(bank, Affine(j * rows), ((group * rows, columns), (1, rows)), 0)
-            yield Instruction('nc_transpose', {'dst': dst}, {'data': data}, engine='Tensor', line=self.copy.line)
+            yield Instruction('nc_transpose', {'dst': dst}, {'data': data}, engine='Tensor',
+                              line=self.copy.line)
         whole = lambda k: Access(k, Affine(0), ((group * rows, columns), (1, group * rows)), 0)
         yield Instruction('tensor_copy', {'dst': whole(turned)}, {'src': whole(bank)}, line=self.copy.line)
         dst = self.far(0, self.copy.outs['dst'], ((self.axes.across[0], columns), (1, group * rows)))

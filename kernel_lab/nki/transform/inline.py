@@ -115,7 +115,8 @@ def _at_stores_of(uses, k, store, tree, h):
         tile = o.ins['src']
         place = _Place(uses, tensors, o, o.outs['dst'], _tile_shape(uses, tile))
         end = place.put(tree, systems, {id(n): tile for n in mine})
-        replaced[id(o)] = [o, *place.written, replace(o, outs={'dst': place.pattern(target, k)}, ins={'src': end})]
+        replaced[id(o)] = [o, *place.written,
+                           replace(o, outs={'dst': place.pattern(target, k)}, ins={'src': end})]
     return with_instructions(program, replaced, tensors)
 
 def compute_where_written(program: Program, k: int) -> Program:

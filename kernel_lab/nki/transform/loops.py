@@ -155,7 +155,8 @@ class _ResidentTiles:
         t, terms, room = self.tensors[k], [], 1
         own = [l for l in self.inner if l.name in t.scope]
         for l in reversed(own): terms.append((l.name, room)); room *= l.trips
-        self.tensors[k] = replace(t, shape=(t.shape[0], *(l.trips for l in own), *t.shape[1:]), scope=self.scope(()))
+        self.tensors[k] = replace(t, shape=(t.shape[0], *(l.trips for l in own), *t.shape[1:]),
+                                  scope=self.scope(()))
         self.places[k] = t, room, terms, readers
 
     def place(self, a):

@@ -122,7 +122,8 @@ def _on_tile(a, rows, k, trips, whole=True):
         if n > 1 and (vec != (0, 1, 0) if j == a.par else vec[1]): return None
     if whole and p.const[1]: return None
     turn = lambda vec: (vec[1], vec[0], vec[2])
-    moved = Region(turn(p.const), {v: turn(x) for v, x in p.loops.items()}, tuple((turn(x), n) for x, n in p.axes))
+    moved = Region(turn(p.const), {v: turn(x) for v, x in p.loops.items()},
+                   tuple((turn(x), n) for x, n in p.axes))
     offset, ap, par = access_of(moved, row_major_steps((rows.partitions, rows.turns, rows.row)), a.par)
     return Access(k, offset, ap, par)
 
@@ -198,7 +199,8 @@ class _Residence:
             found = self.place(replace(far, ap=axes, par=near.par), whole=False)
             if found is None: raise IllegalTransformation(f'the copy in line {o.line} crosses partitions')
             return found
-        return replace(o, ins={n: access(a) for n, a in o.ins.items()}, outs={n: access(a) for n, a in o.outs.items()})
+        return replace(o, ins={n: access(a) for n, a in o.ins.items()},
+                       outs={n: access(a) for n, a in o.outs.items()})
 
 def hold_on_chip(program: Program, k: int) -> Program:
     """The program with scratch tensor number `k`, in HBM, as a tile in SBUF. `IllegalTransformation` names what forbids
@@ -211,7 +213,8 @@ def hold_on_chip(program: Program, k: int) -> Program:
     place = _Residence(uses, k)
     place.take_over()
     rows, tensors = place.rows, list(program.tensors)
-    tensors[k] = replace(t, shape=(rows.partitions, rows.turns, rows.row), buffer='sbuf', par=0, scope=place.scope)
+    tensors[k] = replace(t, shape=(rows.partitions, rows.turns, rows.row), buffer='sbuf', par=0,
+                         scope=place.scope)
     touched = {id(o): o for x in (k, *place.systems) for o in _users(uses, x)}
     replaced = {n: [] if n in place.gone else [place.instruction(o)] for n, o in touched.items()}
     after = replace(program, body=tuple(with_replaced(program.body, replaced)), tensors=tuple(tensors))

@@ -77,7 +77,8 @@ def strip_mine(program: Program, name: str, inner: int) -> Program:
     def affine(x):
         c = dict(x.terms).get(name)
         if not c: return x
-        return Affine(x.const, tuple(sorted((*((v, d * inner if v == name else d) for v, d in x.terms), (new, c)))))
+        return Affine(x.const,
+                      tuple(sorted((*((v, d * inner if v == name else d) for v, d in x.terms), (new, c)))))
     within = with_operands(replace(loop, name=new, trips=inner), lambda a: a, affine, _moving_with(name))
     both = replace(loop, trips=loop.trips // inner, body=(within,))
     deeper = lambda scope: tuple([w for v in scope for w in ((v, new) if v == name else (v,))])
@@ -340,7 +341,8 @@ def cut_before(program: Program, name: str, n: int) -> Program:
     later = _loads_ahead(program, first)
     kept = tuple(x for x in first if not any(x is y for y in later))
     if later and kept:
-        program = replaced_loop(program, loop, (replace(loop, body=(*kept, *later, *loop.body[n:])),), program.tensors)
+        program = replaced_loop(program, loop, (replace(loop, body=(*kept, *later, *loop.body[n:])),),
+                                program.tensors)
         n = len(kept)
     if name not in program.loops: raise IllegalTransformation(f'nothing that loop {name} makes is needed')
     return distribute(program, program.loops[name], n)

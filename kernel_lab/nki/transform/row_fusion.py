@@ -299,7 +299,8 @@ class _NestWriter:
     def node(self, o):
         if isinstance(o, Loop): return replace(o, body=tuple(map(self.node, o.body)))
         new = _with_accesses(o, lambda a: self.access(o, a))
-        return _on_chip_as_copy(self.rows, replace(new, mask=tuple((self.renamed(x), axes) for x, axes in o.mask)))
+        return _on_chip_as_copy(self.rows,
+                                replace(new, mask=tuple((self.renamed(x), axes) for x, axes in o.mask)))
 
     def write(self):
         body = tuple(map(self.node, self.nest.body))

@@ -85,7 +85,8 @@ def copy_in_units(program: Program, item: Instruction | Loop, units: int) -> Row
     for k, a in enumerate(sides):
         low, high = reach_of(a.offset.const, [(n, steps[k]) for n, steps in parts[1]])
         if moves[k] and not (low >= 0 and high < chunks[k]): return None
-    return RowCopy(o.line, *(CopySide(a.tensor, chunks[k], a.offset.const, moves[k]) for k, a in enumerate(sides)),
+    return RowCopy(o.line,
+                   *(CopySide(a.tensor, chunks[k], a.offset.const, moves[k]) for k, a in enumerate(sides)),
                    tuple(parts[1]))
 
 def only_copy(program: Program, item: Instruction | Loop) -> tuple | None:

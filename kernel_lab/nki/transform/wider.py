@@ -68,7 +68,8 @@ class _Stack:
         "A tile for two values like access `a`, and the access to all of it."
         shape = (2 * self.height, *a.shape[1:])
         t, scope = self.program.tensors[a.tensor], self.uses.chain(self.end)
-        own = dict(shape=shape, buffer='sbuf', par=0, scope=scope, alias=None, places=(), zero=False, role='scratch')
+        own = dict(shape=shape, buffer='sbuf', par=0, scope=scope, alias=None, places=(), zero=False,
+                   role='scratch')
         self.tensors.append(replace(t, name=f'{t.name}_halves', **own))
         return whole_access(len(self.tensors) - 1, shape)
 

@@ -81,7 +81,8 @@ def _shortened(node, factor, alone):
     if node.bound: return node
     trips = max(min(node.trips, 2), math.ceil(node.trips / factor))
     left = max(1.0, factor * trips / node.trips)
-    return Loop(node.name, trips, tuple([_shortened(o, left, alone) for o in node.body]), node.kind, node.line)
+    return Loop(node.name, trips, tuple([_shortened(o, left, alone) for o in node.body]),
+                node.kind, node.line)
 
 def _alone(program, nodes):
     "A function: an instruction of some nodes as it is by itself: no mask, and stores move with the loops of the nodes."
@@ -112,7 +113,8 @@ def short_us(program: Program, nodes: tuple, chip: Chip) -> float:
     counts = [_sizes(o)[0] for o in nodes]
     factor = max(1.0, sum(counts) / SHORT_ROWS)
     alone = _alone(program, nodes)
-    short = replace(program, body=tuple([_shortened(o, factor, alone) for o in nodes]), output_ids=(), constants={})
+    short = replace(program, body=tuple([_shortened(o, factor, alone) for o in nodes]), output_ids=(),
+                    constants={})
     short.__dict__['base'] = program.base
     run = scheduler.run(short, chip)
     issued, written = zip(*map(_sizes, short.body))

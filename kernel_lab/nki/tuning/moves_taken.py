@@ -26,7 +26,8 @@ class MoveTaken(NamedMove):
 
     def __str__(self): return f'{super().__str__()}{f", {self.times} times" * (self.times > 1)}'
 
-def numbered_moves(program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
+def numbered_moves(program: Program, family: str,
+                   wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
     """Yield (move, place among those that say the same, program) of a family's moves. `wanted`: only those that say
     this change."""
     times = {}
@@ -40,7 +41,8 @@ class MoveCache:
     "The moves of programs, which a search asks for again and again: each is found once, and only when it is asked for."
     def __init__(self): self._kept = OrderedDict()
 
-    def moves(self, program: Program, family: str, wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
+    def moves(self, program: Program, family: str,
+              wanted: str | None = None) -> Iterator[tuple[Move, int, Program]]:
         "Yield what `numbered_moves` yields; the same objects each time, as long as the list is one of the last asked."
         key = id(program), family
         if wanted and KNOWN_FAMILIES[family].asks and key not in self._kept:
@@ -66,7 +68,8 @@ def after_move(program: Program, move: MoveTaken) -> Program:
     for _ in range(move.times):
         after = taken_once(after, move)
         if after is None:
-            raise UsageError(f'{program.name} has no move "{move}" here.', hint='Was the path found on another kernel?')
+            raise UsageError(f'{program.name} has no move "{move}" here.',
+                             hint='Was the path found on another kernel?')
     return after
 
 def replayed(program: Program, moves: Iterable[MoveTaken]) -> list[Program]:

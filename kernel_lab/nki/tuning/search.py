@@ -251,7 +251,8 @@ def _first_of(search, place, family):
 
 def _both_climbs(search, place):
     "The faster of the places where a climb by floors ends, and one that takes whatever helps."
-    return min((_climbed(search, place, floors=floors) for floors in (FLOORS, FLOORS[-1:])), key=lambda p: p.us)
+    return min((_climbed(search, place, floors=floors) for floors in (FLOORS, FLOORS[-1:])),
+               key=lambda p: p.us)
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #6fc54620
 WIDTH, PATIENCE = 4, 2          # places of a round; rounds without a faster program after which the beam stops
@@ -261,7 +262,8 @@ def _singles(search, place, family):
     "The places one move away, of those with the best estimates."
     found = [move for move in search.judged_moves(place, family) if move.is_new]
     if search.estimates:
-        found = sorted((f for f in found if search.promises(place, family, f, SLACK)), key=lambda f: -f.gain_us)
+        found = sorted((f for f in found if search.promises(place, family, f, SLACK)),
+                       key=lambda f: -f.gain_us)
         found = found[:MAX_SCHEDULED]
     after = [search.place(place, family, each) for each in found if search.left()]
     return [p for p in after if p is not None and p.us < place.us * (1 + SLACK)]
@@ -347,7 +349,8 @@ def _climb(search, state):
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #a6f95442
 METHODS = {'beam': _beam, 'anneal': _anneal, 'climb': _climb}
 
-def search(program: Program, method: str = 'beam', seconds: float = 60.0, candidates: int | None = None, seed: int = 0,
+def search(program: Program, method: str = 'beam', seconds: float = 60.0,
+           candidates: int | None = None, seed: int = 0,
            families: Iterable[str] = tuple(FAMILIES), memory: MoveMemory | None = None,
            file: str | None = None) -> SearchResult:
     """Look for the path of moves with the lowest simulated latency on the chip that a program was traced for.

@@ -81,7 +81,8 @@ def _basic_samples() -> dict:
             'bits': integers(0, 256, (128, 96), np.uint8), 'column': normals(128, 1),
             'flags': integers(0, 2, (128, 96), np.uint8), 'few': integers(0, 30, (128, 40), _F32),
             'idx16': integers(0, 90, (128, 3), np.uint16), 'idx32': integers(0, 96, (128, 20), np.uint32)}
-    made |= {'narrow': made['X'].astype(_BF16), 'low': np.full((128, 1), 10, _F32), 'high': np.full((128, 1), 50, _F32),
+    made |= {'narrow': made['X'].astype(_BF16), 'low': np.full((128, 1), 10, _F32),
+             'high': np.full((128, 1), 50, _F32),
              'eight': np.concatenate([made['few'][:, 3:9], np.full((128, 2), 99, _F32)], axis=1)}
     return made
 
@@ -214,7 +215,8 @@ def conformance_table(*cases: ConformanceCase) -> ConformanceTable:
     return ConformanceTable(map(check_case, cases))
 
 # %% ../../../nbs/2_nki/9_validate/00_conformance.ipynb #8d196dd9
-def missing_cases(cases: Iterable[ConformanceCase], rows: Iterable[str] = INSTRUCTIONS) -> dict[str, list[str]]:
+def missing_cases(cases: Iterable[ConformanceCase],
+                  rows: Iterable[str] = INSTRUCTIONS) -> dict[str, list[str]]:
     "Instruction → what its cases lack: 'numpy', 'a refusal' or both."
     kinds = ('numpy', lambda t: True), ('a refusal', lambda t: t.misuse)
     lacking = {k: [kind for kind, has in kinds if not any(has(t) for t in cases if t.row == k)] for k in rows}

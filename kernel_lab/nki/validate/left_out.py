@@ -55,7 +55,8 @@ def responses(rows: list[PublishedLatency], predict: Callable[[PublishedLatency,
         lines.append(line)
     return pd.DataFrame(lines)
 
-def published_responses(rows: list[PublishedLatency], folders: list, cache: str | None = None) -> 'pd.DataFrame':
+def published_responses(rows: list[PublishedLatency], folders: list,
+                        cache: str | None = None) -> 'pd.DataFrame':
     "The `responses` of rows whose kernels are in the checkouts in some folders; those that cannot be built are left."
     programs, sources = {}, Sources(*folders)
     for row in rows:

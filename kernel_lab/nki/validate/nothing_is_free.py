@@ -46,7 +46,8 @@ def streamed_ns(peaks: Peaks, columns: float, passes: int = 1) -> float:
 
 # %% ../../../nbs/2_nki/9_validate/03_nothing_is_free.ipynb #a1f0c009
 N, TIMES = 2048, 8
-SHAPES = dict(a=(N, nl.float32), b=(N, nl.float32), c=(N, nl.float32), column=(1, nl.float32), narrow=(N, nl.bfloat16),
+SHAPES = dict(a=(N, nl.float32), b=(N, nl.float32), c=(N, nl.float32), column=(1, nl.float32),
+              narrow=(N, nl.bfloat16),
               narrow2=(N, nl.bfloat16), wide=(8 * N, nl.bfloat16), weights=(128, nl.bfloat16),
               small=(N, nl.float8_e4m3), numbers=(TIMES, nl.int32))
 
@@ -224,11 +225,13 @@ def products(blocks=1, halves=1, fp32=False):
         for j in range(blocks):
             for h in range(halves):
                 rows, columns = nl.ds(h * 128 // halves, 128 // halves), nl.ds(j * 512 // blocks, 512 // blocks)
-                nisa.nc_matmul(t.products[:, columns], weights[rows, 0:128], moving[rows, columns], accumulate=h > 0)
+                nisa.nc_matmul(t.products[:, columns], weights[rows, 0:128], moving[rows, columns],
+                               accumulate=h > 0)
     return way
 
 def strided(t, k):
-    nisa.nc_matmul(t.products, t.weights, t.wide.reshape((128, N // 2, 16))[:, 0:512, 0:1].reshape((128, 512)))
+    nisa.nc_matmul(t.products, t.weights,
+                   t.wide.reshape((128, N // 2, 16))[:, 0:512, 0:1].reshape((128, 512)))
 
 MATMUL16 = Work('512 bf16 columns', lambda p: streamed_ns(p, 512), {
     'whole': products(), **{f'{n} blocks': products(n) for n in (2, 4, 16)}, 'two halves of K': products(1, 2)})
@@ -345,4 +348,5 @@ def pair_lines(work: Work, chip: str) -> list[tuple]:
 def equal_work(works: tuple = WORKS, chips: tuple = tuple(CHIPS)) -> 'pd.DataFrame':
     "A frame of `COLUMNS`: every pair of works done in two ways, on every chip; bounds from documented peaks."
     import pandas as pd
-    return pd.DataFrame([line for work in works for chip in chips for line in pair_lines(work, chip)], columns=COLUMNS)
+    return pd.DataFrame([line for work in works for chip in chips for line in pair_lines(work, chip)],
+                        columns=COLUMNS)

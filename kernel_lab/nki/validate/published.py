@@ -16,7 +16,8 @@ from ..ir.program import Program
 from ..lang.trace import installed, load_source, trace
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #20ab95e4
-ENGINE_COLUMNS = {'Tensor': 'tensor_active_or_hfu_pct', 'Vector': 'vector_active_pct', 'Scalar': 'scalar_active_pct',
+ENGINE_COLUMNS = {'Tensor': 'tensor_active_or_hfu_pct', 'Vector': 'vector_active_pct',
+                  'Scalar': 'scalar_active_pct',
                   'GpSimd': 'gpsimd_active_pct'}
 BYTE_COLUMNS = ('hbm_read_bytes', 'hbm_write_bytes', 'spill_save_bytes', 'spill_reload_bytes')
 COLUMNS = ('id', 'group', 'chip', 'bound', 'tier', 'weight', 'latency_us_for_calibration', 'source_repo',
@@ -55,7 +56,8 @@ def parse_pointer(text: str, repo: str, legacy: bool = False) -> tuple[str, str,
     where = original if mark and legacy else text
     found = _POINTER.search(where)
     if not found:
-        raise UsageError(f'{text!r} does not point to a kernel.', hint='Write it as path/in/repository.py@commit.')
+        raise UsageError(f'{text!r} does not point to a kernel.',
+                         hint='Write it as path/in/repository.py@commit.')
     inner = re.search(r'kernel in ([\w.-]+/[\w.-]+)', repo)
     home = BENCH[0] if found['path'].startswith('NKIBench/') else inner[1] if inner else repo.split(' ')[0]
     return found['repo'] or home, found['path'], found['commit'], where[found.end():].strip()
@@ -192,7 +194,8 @@ def kernel_text(row: PublishedLatency, sources: Sources) -> str:
         version = re.search(r'-v(\d+)', row.id)
         text = _pick(code_blocks(text, row.entry), int(version[1]) - 1 if version else 0, 'code block')
     if asked := re.search(r'Candidate #(\d+)', row.variant):
-        text = restore_lost_text(_pick(kernel_candidates(text), int(asked[1]), 'candidate'), row.path, int(asked[1]))
+        text = restore_lost_text(_pick(kernel_candidates(text), int(asked[1]), 'candidate'), row.path,
+                                 int(asked[1]))
     if not re.search(r'^\s*(import|from) .*nki', text, re.M) or asked: text = _PRELUDE[is_legacy(row)] + text
     for name, value in row_constants(row).items(): text = with_constant(text, name, value)
     return text
@@ -211,7 +214,8 @@ def with_constant(text, name, value):
     "A source with a number assigned to a name replaced; an error where it assigns none."
     new, count = re.subn(rf'^(\s*{name}\s*=\s*)\d+', rf'\g<1>{value}', text, flags=re.M)
     if not count:
-        raise UsageError(f'The source does not set {name} to a number.', hint=f'The row asks for {name}={value}.')
+        raise UsageError(f'The source does not set {name} to a number.',
+                         hint=f'The row asks for {name}={value}.')
     return new
 
 # %% ../../../nbs/2_nki/9_validate/01_published.ipynb #5936a566
@@ -264,7 +268,8 @@ def reference_name(names, op):
     "The reference file of an operator: op_SHAPES_numpy_n.py, the shortest where several begin like it."
     mine = [n for n in names if re.match(rf'{re.escape(op)}(_[a-z_]+)?_[A-Z]+\d', n)]
     if not mine:
-        raise UsageError(f'NKIBench has no reference for {op}.', hint=f'There are: {", ".join(sorted(names))}.')
+        raise UsageError(f'NKIBench has no reference for {op}.',
+                         hint=f'There are: {", ".join(sorted(names))}.')
     return min(mine, key=len)
 
 def _reference(row, sources):

@@ -34,7 +34,8 @@ def predict(row: PublishedLatency, sources: Sources, cache: str | Path | None = 
     latency = sum(n * (p.latency_us + launch_overhead_us(row)) for p, n in profiles)
     busy = lambda e: sum(n * p.latency_us * p.engines.get(e, 0) for p, n in profiles)
     share = {e: 100 * busy(e) / latency for e in ENGINE_COLUMNS}
-    return {'latency_us': latency, 'active': share, 'instructions': sum(n * p.instructions for p, n in profiles)}
+    return {'latency_us': latency, 'active': share,
+            'instructions': sum(n * p.instructions for p, n in profiles)}
 
 def _cached_prediction(row, sources, cache):
     "The result of `predict`, from the cache folder where the same code predicted the same row before."
@@ -141,7 +142,8 @@ def score(frame: 'pd.DataFrame') -> 'pd.DataFrame':
     return pd.DataFrame([{'by': by, 'name': name} | _scored(g) for (by, name), g in lines.items()])
 
 # %% ../../../nbs/2_nki/9_validate/02_score.ipynb #571025cf
-_COLUMNS = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'), 'within_10': ('≤10 %', '{:.0%}'),
+_COLUMNS = {'median_abs_log': ('|log|', '{:.3f}'), 'median_log': ('log', '{:+.3f}'),
+            'within_10': ('≤10 %', '{:.0%}'),
             'within_25': ('≤25 %', '{:.0%}'), 'tau': ('tau', '{:.2f}')}
 SCORE_LEGEND = ('|log|: weighted median of |log(predicted / measured)|; log: with its sign; tau: order of the versions '
                 'in a group; engines: median difference in points')

@@ -88,7 +88,8 @@ def _made_on_chip(values, dst, tensor, ones, line):
     if (values == values.flat[0]).all(): return (fill,), None
     n = len(values)
     if values.shape != (n, n) or not np.array_equal(values, np.eye(n)) or tensor.shape[tensor.par:] != (n, n):
-        no_source('a tensor of constant values', 'Pass it as an input.', line=line or None, operand=tensor.name)
+        no_source('a tensor of constant values', 'Pass it as an input.', line=line or None,
+                  operand=tensor.name)
     held = Tensor(f'{tensor.name}_ones', (n, n), tensor.dtype, 'sbuf', line=line, scope=tensor.scope)
     filled = Access(ones, Affine(), ((n, n), (1, n)))
     attrs = dict(pattern=[[-1, n]], offset=0, channel_multiplier=1, cmp_op='equal')
@@ -340,7 +341,8 @@ def _own_outputs(program):
         if owner is None or others or tensors[owner].role != 'scratch' or tensors[owner].dtype != t.dtype: continue
         tensors[owner] = replace(tensors[owner], shape=t.shape, role='output')
         new[k] = owner
-    return replace(program, tensors=tuple(tensors), output_ids=tuple(new.get(k, k) for k in program.output_ids))
+    return replace(program, tensors=tuple(tensors),
+                   output_ids=tuple(new.get(k, k) for k in program.output_ids))
 
 def _renumbered(program):
     "The program without tensors that nothing uses."
@@ -355,7 +357,8 @@ def _renumbered(program):
     body = {id(o): (replace(o, outs=each(o.outs), ins=each(o.ins)),) for o in program.instructions}
     tensors = tuple(replace(program.tensors[k], alias=new.get(program.tensors[k].alias)) for k in new)
     constants = {new[k]: v for k, v in program.constants.items() if k in new}
-    return replace(program, body=tuple(_rewritten(program.body, body, {})), tensors=tensors, constants=constants,
+    return replace(program, body=tuple(_rewritten(program.body, body, {})),
+                   tensors=tensors, constants=constants,
                    output_ids=tuple(new[k] for k in program.output_ids))
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #affe9bc2
@@ -363,7 +366,8 @@ def _with_affine_grid(body):
     "Loops of a launch grid as loops: programs of the earlier dialect's grid do not depend on each other."
     for item in body:
         if not isinstance(item, Loop): yield item; continue
-        yield replace(item, body=tuple(_with_affine_grid(item.body)), kind='affine' if item.kind == 'parallel' else
+        yield replace(item, body=tuple(_with_affine_grid(item.body)),
+                      kind='affine' if item.kind == 'parallel' else
                       item.kind)
 
 def _contracted(program):

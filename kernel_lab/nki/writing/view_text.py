@@ -192,7 +192,8 @@ def _indexed_text(name, t, a, scope):
     single = replace(a.index, ap=((step, n if step else 1), (1, 1)))
     how = 'vector_offset' if step else 'scalar_offset'
     first = [(a.by, a.ap[0][1])] if step else [a.ap[0]]
-    return pattern_text(name, replace(a, ap=(*first, *a.ap[1:])), scope, f', {how}={view_text(single, scope)}')
+    return pattern_text(name, replace(a, ap=(*first, *a.ap[1:])), scope,
+                        f', {how}={view_text(single, scope)}')
 
 def _is_interleaved(view):
     "Whether a loop moves a slice with steps by less than a step: a dimension of its own says that better."

@@ -172,7 +172,8 @@ def declaration_text(t) -> str:
     return f'nl.{make}({tuple_text(t.shape)}, dtype=nl.{t.dtype}, buffer=nl.{buffer}{where})'
 
 def _refuse_use(t, instruction):
-    no_source(f'{t.name}, which is used outside the loops it is declared in', 'Give it the loops around all its uses.',
+    no_source(f'{t.name}, which is used outside the loops it is declared in',
+              'Give it the loops around all its uses.',
               line=instruction.line or None, operand=t.name)
 
 def _first_uses(program):

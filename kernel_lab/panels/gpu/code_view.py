@@ -21,13 +21,15 @@ def view_data(source: str, title: str = '', about: str = '', marks: dict | None 
               errors: dict[int, str] | None = None, listings: Sequence[Listing] = (), note: str = '') -> dict:
     """What `CodeView` shows: a source, `LineMark`s by line, what is wrong by line, the compiler's texts, and a note on
     what is missing."""
-    as_mark = lambda m: dict(count=m.count, share=m.share, tags=[list(t) for t in m.tags], signs=list(m.signs))
+    as_mark = lambda m: dict(count=m.count, share=m.share, tags=[list(t) for t in m.tags],
+                             signs=list(m.signs))
     named = lambda found, made: {str(k): made(x) for k, x in (found or {}).items()}
     return dict(source=source, title=title, about=about, note=note, errors=named(errors, str),
                 marks=named(marks, as_mark), listings=[_listing_data(l) for l in listings])
 
 def _listing_data(l):
-    return dict(stage=l.stage, title=l.title, says=STAGES[l.stage], left=l.left, rows=[list(r) for r in l.rows])
+    return dict(stage=l.stage, title=l.title, says=STAGES[l.stage], left=l.left,
+                rows=[list(r) for r in l.rows])
 
 def compiled_view(compiled: 'GpuCompiled', kernel: int = 0, stages: Sequence[Listing] = (), note: str = '',
                   errors: dict[int, str] | None = None) -> dict:
@@ -38,7 +40,8 @@ def compiled_view(compiled: 'GpuCompiled', kernel: int = 0, stages: Sequence[Lis
     about = binary.head.partition(': ')[2] if binary else 'not assembled'
     errors = {d.line: str(d) for d in compiled.errors if d.line} | (errors or {})
     marks = line_marks(binary, compiled.plan.source) if binary else {}
-    return view_data(compiled.plan.source, f'{k.name} on {compiled.plan.chip}', about, marks, errors, listings, note)
+    return view_data(compiled.plan.source, f'{k.name} on {compiled.plan.chip}', about, marks, errors,
+                     listings, note)
 
 # %% ../../../nbs/7_panels/1_gpu/00_code_view.ipynb #20224631
 class CodeView(anywidget.AnyWidget):
@@ -52,7 +55,8 @@ class CodeView(anywidget.AnyWidget):
     line = traitlets.Int(0).tag(sync=True)
     height = traitlets.Int(430).tag(sync=True)
 
-    def __init__(self, compiled: 'GpuCompiled | None' = None, kernel: int = 0, stages: Sequence[Listing] = (), **kw):
+    def __init__(self, compiled: 'GpuCompiled | None' = None, kernel: int = 0,
+                 stages: Sequence[Listing] = (), **kw):
         self._callbacks, self.binary = [], None
         super().__init__(shown=view_data(''), **kw)
         self.on_msg(lambda _, event, __: self.on_event(event))
@@ -87,13 +91,15 @@ class CodeView(anywidget.AnyWidget):
         "The source with its marks, and each line with its instructions folded under it."
         d, wrong = self.shown, self.shown['errors']
         tip = lambda m: ', '.join([f'{m["count"]:,} instructions', *(t for _, t in m['tags'])]) if m else ''
-        row = lambda k, text, m: code_line(text, k, cost=m['share'] if m else 0.0 if d['marks'] else None, tip=tip(m),
+        row = lambda k, text, m: code_line(text, k,
+                                           cost=m['share'] if m else 0.0 if d['marks'] else None, tip=tip(m),
                                            bad=str(k) in wrong)
         rows = [row(k, text, d['marks'].get(str(k))) for k, text in enumerate(d['source'].splitlines(), 1)]
         by_line = source_folds(self.binary, d['source']) if self.binary else []
         folds = [fold('Line by line, with its instructions', *by_line)] if by_line else []
         texts = [_text_fold(l) for l in d['listings']]
-        return record(d['title'] or 'Kernel', d['about'], *(said(w, 'bad') for w in wrong.values()), code(rows), *folds,
+        return record(d['title'] or 'Kernel', d['about'],
+                      *(said(w, 'bad') for w in wrong.values()), code(rows), *folds,
                       *texts, *([said(d['note'])] if d['note'] else []))
 
     def _repr_mimebundle_(self, **kwargs):

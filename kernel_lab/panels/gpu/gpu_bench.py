@@ -86,7 +86,8 @@ class GpuBench(Panel):
         self.store, self.options, self.work, self._stages = store or None, options, None, {}
         self._left = set()                          # threads that were stopped, and left to themselves
         self._tried, self._made, self._quiet = {}, {}, False        # by id of an evaluation: it, what was compiled
-        self.button = widgets.Button(description='Evaluate', tooltip='Compile and judge the text (Ctrl+Enter)')
+        self.button = widgets.Button(description='Evaluate',
+                                     tooltip='Compile and judge the text (Ctrl+Enter)')
         self.stop_button = widgets.Button(description='Stop', tooltip='End the work now')
         kept = [('none', ''), *((n, n) for n in recorded_names())]
         self.recorded = widgets.Dropdown(description='recorded', options=kept)
@@ -101,7 +102,8 @@ class GpuBench(Panel):
         self.recorded.observe(lambda change: change['new'] and self.show_recorded(change['new']), 'value')
         self.earlier.observe(lambda change: self._quiet or self.open_earlier(change['new']), 'value')
         wrapped = widgets.Layout(flex_flow='row wrap', grid_gap='8px', align_items='center')
-        line = widgets.HBox([self.button, self.stop_button, self.earlier, self.recorded, self.status], layout=wrapped)
+        line = widgets.HBox([self.button, self.stop_button, self.earlier, self.recorded, self.status],
+                            layout=wrapped)
         super().__init__(card(self.about, line, self.editor, overflow='visible', grid_gap='8px'), self.panel)
         self.add_class('kl-gpu')
         self.pick(task, workload, language, chip)

@@ -59,7 +59,8 @@ class _TurnedLoop:
         def affine(x):
             by = dict(x.terms).get(self.loop.name, 0)
             terms = [(names.get(v, v), c) for v, c in x.terms if v != self.loop.name]
-            return Affine(x.const + by * const, tuple(sorted([*terms, *((v, by * step) for v in turn if by)])))
+            return Affine(x.const + by * const,
+                          tuple(sorted([*terms, *((v, by * step) for v in turn if by)])))
         def node(x):
             if isinstance(x, Instruction): return with_operands(x, access, affine)
             return replace(x, name=names[x.name], body=tuple(map(node, x.body)))

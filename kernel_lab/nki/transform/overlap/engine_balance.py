@@ -74,7 +74,8 @@ def _in_two(program, o):
     one = Instruction('tensor_scalar', {'dst': held}, {'data': data, 'operand0': o.ins['operand0']},
                       {'op0': o.attrs['op0'], 'reverse0': o.attrs.get('reverse0', False)}, 'Vector', line=o.line)
     two = (o.ins['operand1'], held) if o.attrs.get('reverse1') else (held, o.ins['operand1'])
-    other = Instruction('tensor_tensor', o.outs, dict(zip(('data1', 'data2'), two)), {'op': o.attrs['op1']}, 'Vector',
+    other = Instruction('tensor_tensor', o.outs, dict(zip(('data1', 'data2'), two)),
+                        {'op': o.attrs['op1']}, 'Vector',
                         line=o.line)
     return tile, one, other
 
