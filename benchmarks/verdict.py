@@ -65,14 +65,14 @@ def counted_stages():
     "The stages of the evaluations of this process, counted from now on."
     from kernel_lab.evaluate import pipeline
     from kernel_lab.evaluate.sandbox.server import Server
-    from kernel_lab.evaluate.verification import adversarial_inputs, verify
+    from kernel_lab.evaluate.verification import adversarial_inputs, stability, verify
     from kernel_lab.nki.executor import vectorized
     from kernel_lab.tasks.model.task import Task
     stages = Stages()
     for owner, function, stage in (
             (pipeline, "compile_stage", "compile"), (pipeline, "profile_stage", "profile"),
             (pipeline, "guard_stage", "guards"), (pipeline, "_baseline_stage", "baseline"), (Task, "draw", "inputs"),
-            (Task, "expected", "reference"), (adversarial_inputs, "_in_float64", "reference"),
+            (Task, "expected", "reference"), (stability, "_in_float64", "reference"),
             (adversarial_inputs.Draw, "of", "inputs"), (adversarial_inputs.Patchwork, "of", "inputs"),
             (verify, "report_on", "compare"), (verify, "_examined", "compare"), (vectorized, "execute", "execute")):
         stages.count(owner, function, stage)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernel_lab.core.errors import KernelError, in_time, within
 from kernel_lab.evaluate import pipeline
 from kernel_lab.evaluate.sandbox.run import Limits
-from kernel_lab.evaluate.verification.adversarial_inputs import _in_float64
+from kernel_lab.evaluate.verification.stability import _in_float64
 from kernel_lab.tasks.suite.registry import TASKS
 
 TASK = TASKS['rmsnorm']

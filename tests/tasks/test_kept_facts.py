@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kernel_lab.evaluate.verification.adversarial_inputs import HARMLESS_TOLERANCES, work_out_facts
+from kernel_lab.evaluate.verification.adversarial_inputs import work_out_facts
+from kernel_lab.evaluate.verification.stability import HARMLESS_TOLERANCES
 from kernel_lab.evaluate.verification.plausibility import Evidence, run_guards
 from kernel_lab.evaluate.verification.program_bounds import program_bounds
 from kernel_lab.nki.chip.chips import CHIPS

@@ -16,7 +16,8 @@ from .precision import class_of_plan, class_tolerance, eager_outputs, error_agai
 from ..records.gpu_facts import PrecisionError
 from ..records.verification import Guess, Verification
 from ..sandbox.protocol import Limits
-from ..verification.adversarial_inputs import choose_draws, tolerance_on, within_noise
+from ..verification.adversarial_inputs import choose_draws
+from ..verification.stability import tolerance_on, within_noise
 from ..verification.verify import compare, fresh_seeds, report_on, tile_map, worst_elements
 from ...gpu.plan.launch_plan import LaunchPlan
 from ...tasks.model.task import Task

@@ -84,8 +84,7 @@ def _core_access(o, a, env, loops, writes, mine):
     "The core access of one in bytes."
     start = a.offset.const + sum(c * env.get(v, 0) for v, c in a.offset.terms)
     dims = [(s, n) for s, n in (*((c, loops[v]) for v, c in a.offset.terms if v in loops), *a.ap) if n > 1]
-    return CoreAccess(o, a.tensor, start + sum(s * (n - 1) for s, n in dims if s < 0), joined_axes(dims),
-                      writes, mine)
+    return CoreAccess(o, a.tensor, start + sum(s * (n - 1) for s, n in dims if s < 0), joined_axes(dims), writes, mine)
 
 MAX_MASKED_ITERATIONS = 4096       # iterations of masked accesses to look at
 
@@ -101,8 +100,7 @@ def _masked(program, o, k, env, loops, writes, mine, unsure):
         if bits is None: yield _core_access(o, in_bytes(program, part), {}, {}, writes, mine); continue
         size = itemsize(program.tensors[part.tensor].dtype)
         first, *_ = cells = touched(o, k, here) * size
-        yield CoreAccess(o, program.base[part.tensor], int(first), (), writes, mine,
-                         tuple((cells - first).tolist()),
+        yield CoreAccess(o, program.base[part.tensor], int(first), (), writes, mine, tuple((cells - first).tolist()),
                          size)
 
 def core_accesses(program, body, env, own=frozenset(), loops=None, unsure=None):
@@ -114,8 +112,7 @@ def core_accesses(program, body, env, own=frozenset(), loops=None, unsure=None):
             if not o.bound: yield from core_accesses(program, o.body, env, own, {**loops, o.name: o.trips}, unsure)
             continue
         mine = any(a.tensor in own or _moves(a, env) for a in accesses(o, reads=True))
-        for k, a, writes in (*((k, a, False) for k, a in o.ins.items()),
-                             *((k, a, True) for k, a in o.outs.items())):
+        for k, a, writes in (*((k, a, False) for k, a in o.ins.items()), *((k, a, True) for k, a in o.outs.items())):
             if not isinstance(a, Access) or a.index or not _shared(program, a.tensor, env): continue
             still = dict.fromkeys(program.trips, 0) | env
             if o.mask: yield from _masked(program, o, k, still, loops, writes, mine, unsure)

@@ -43,8 +43,7 @@ _all_ = ['ds']          # defined with the tile
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #bf15bb68
 sbuf, psum, hbm, shared_hbm, private_hbm = 'sbuf', 'psum', 'hbm', 'shared_hbm', 'private_hbm'
-(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32,
- uint32, int16, uint16, int8,
+(float32, bfloat16, float16, tfloat32, float8_e4m3, float8_e5m2, float8_e4m3fn, int32, uint32, int16, uint16, int8,
  uint8, bool_, float8_e8m0fnu, float8_e3m4, float8_e4m3fn_x4, float8_e5m2_x4, float4_e2m1fn_x4) = (
     NUMPY[k] if k != 'tfloat32' else k for k in NUMPY)
 bool, DType = bool_, str
@@ -102,27 +101,23 @@ def full(shape: tuple, fill_value: float, dtype: _DTypeLike, buffer: str | _Allo
     with each_block(t) as one: isa.memset(one, fill_value)
     return t
 
-def zeros(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '',
-          **kw: object) -> Tile:
+def zeros(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '', **kw: object) -> Tile:
     "A tensor of zeros; in PSUM nothing is written: the first accumulation overwrites."
     if getattr(buffer, 'buffer', buffer) != psum: return full(shape, 0.0, dtype, buffer, name)
     t = ndarray(shape, dtype, buffer, name)
     t.rec.tensors[t.tensor] = t.info.__class__(**{**t.info.__dict__, 'zero': True})
     return t
 
-def ones(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '',
-         **kw: object) -> Tile:
+def ones(shape: tuple, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '', **kw: object) -> Tile:
     "A tensor of ones."
     return full(shape, 1.0, dtype, buffer, name)
 
-def empty_like(x: Tile, dtype: _DTypeLike | None = None,
-               buffer: str | _Allocation | None = None, name: str = '',
+def empty_like(x: Tile, dtype: _DTypeLike | None = None, buffer: str | _Allocation | None = None, name: str = '',
                **kw: object) -> Tile:
     "A tensor without values, in the shape (and dtype and memory) of `x`."
     return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
 
-def zeros_like(x: Tile, dtype: _DTypeLike | None = None,
-               buffer: str | _Allocation | None = None, name: str = '',
+def zeros_like(x: Tile, dtype: _DTypeLike | None = None, buffer: str | _Allocation | None = None, name: str = '',
                **kw: object) -> Tile:
     "A tensor of zeros in the shape (and dtype and memory) of `x`."
     return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
@@ -179,8 +174,7 @@ def store(dst: Tile, value: Tile | float, *, mask: Mask | None = None, **kw: obj
     if recorder().dialect != 'nki' and isinstance(value, (int, float, np.number)):
         value = full(dst.shape, value, dst.dtype)
     if not isinstance(value, Tile):
-        raise KernelError('nl.store takes a tile', line=kernel_line(),
-                          hint='Fill a tile with nisa.memset first.')
+        raise KernelError('nl.store takes a tile', line=kernel_line(), hint='Fill a tile with nisa.memset first.')
     if value.buffer == psum: value = copy(value, mask=mask)
     isa.dma_copy(dst, value, mask=mask)
 
@@ -190,8 +184,7 @@ def _column(x, other):
     is wider."""
     return x.shape[1:] == (1,) * (x.ndim - 1) and other.shape[1:] != x.shape[1:] and x.info.dtype == 'float32'
 
-_COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal',
-            'logical_and', 'logical_or',
+_COMPARE = ('equal', 'not_equal', 'less', 'less_equal', 'greater', 'greater_equal', 'logical_and', 'logical_or',
             'logical_xor')
 
 def broadcast_columns(a: Tile, b: Tile) -> tuple:
@@ -206,8 +199,7 @@ def common_shape(a: Tile, b: Tile) -> tuple:
     "The common shape of two tiles of one rank."
     if a.shape == b.shape: return a.shape
     if a.ndim != b.ndim or any(m != n and 1 not in (m, n) for m, n in zip(a.shape, b.shape)):
-        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet',
-                          kind='shape', line=kernel_line(),
+        raise KernelError(f'tiles of shapes {a.shape} and {b.shape} do not meet', kind='shape', line=kernel_line(),
                           hint='Ranks must agree; axes of size 1 are repeated.')
     return tuple(n if m == 1 else m for m, n in zip(a.shape, b.shape))
 
@@ -285,12 +277,10 @@ def _make_unary(name):
     return f
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #626a2e8e
-(add, subtract, multiply, divide, maximum, minimum, power, mod, fmod, equal, not_equal,
- less, less_equal, greater,
+(add, subtract, multiply, divide, maximum, minimum, power, mod, fmod, equal, not_equal, less, less_equal, greater,
  greater_equal, logical_and, logical_or, logical_xor, bitwise_and, bitwise_or, bitwise_xor, left_shift, right_shift,
  abs_max, abs_min) = map(_make_binary, _BINARY)
-(exp, log, square, sqrt, rsqrt, reciprocal, abs, sign, negative, relu, sigmoid, tanh,
- silu, silu_dx, erf, erf_dx,
+(exp, log, square, sqrt, rsqrt, reciprocal, abs, sign, negative, relu, sigmoid, tanh, silu, silu_dx, erf, erf_dx,
  gelu, gelu_dx, gelu_apprx_tanh, gelu_apprx_sigmoid, gelu_apprx_sigmoid_dx, softplus, mish, sin, cos, tan, arctan,
  ceil, floor, trunc, logical_not, invert) = map(_make_unary, _UNARY)
 identity, bypass = _make_unary('identity'), _make_binary('bypass')
@@ -316,8 +306,7 @@ def _negative_method(self): return unary('negative', self)
 def _astype_method(self, dtype): return copy(self, dtype=dtype)
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #efce0965
-def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None,
-                     mask: Mask | None = None,
+def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, mask: Mask | None = None,
                      keepdims: builtins.bool = False) -> Tile:
     "`x` reduced with `op` over trailing free axes, (P, 1) where no free axis is left."
     axes = axes_of(axis, x.ndim)
@@ -326,8 +315,7 @@ def reduce_free_axes(op: str, x: Tile, axis: int | tuple, dtype: _DTypeLike | No
                           hint='Transpose first, or multiply by a vector of ones on Tensor.')
     rest = tuple(1 if k in axes else n for k, n in enumerate(x.shape) if keepdims or k not in axes)
     shape = rest if len(rest) > 1 else (*rest, 1)
-    return result(shape, dtype or x.dtype,
-                  lambda t: isa.tensor_reduce(t, op, x, axes, keepdims=keepdims, mask=mask))
+    return result(shape, dtype or x.dtype, lambda t: isa.tensor_reduce(t, op, x, axes, keepdims=keepdims, mask=mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #b2026a81
 def sum(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
@@ -354,15 +342,13 @@ def mean(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: M
          keepdims: builtins.bool = False, **kw: object) -> Tile:
     "The mean over trailing free axes: a sum and a multiplication."
     n = np.prod([x.shape[a] for a in axes_of(axis, x.ndim)])
-    return _scalar('multiply', reduce_free_axes('add', x, axis, dtype, mask, keepdims), 1.0 / n, False,
-                   dtype, mask)
+    return _scalar('multiply', reduce_free_axes('add', x, axis, dtype, mask, keepdims), 1.0 / n, False, dtype, mask)
 
 def where(condition: Tile, x: Tile | float, y: Tile | float, dtype: _DTypeLike | None = None, *,
           mask: Mask | None = None, **kw: object) -> Tile:
     "x where the condition tile is not zero, else y."
     kind = dtype or next((o.dtype for o in (x, y) if isinstance(o, Tile)), float32)
-    ins = {'predicate': need_tile(condition, 'condition'), 'on_true': operand(x, 'x'),
-           'on_false': operand(y, 'y')}
+    ins = {'predicate': need_tile(condition, 'condition'), 'on_true': operand(x, 'x'), 'on_false': operand(y, 'y')}
     return result(condition.shape, kind, lambda t: emit('select', {'dst': t}, ins, {}, 'Vector', mask))
 
 # %% ../../../nbs/2_nki/4_lang/08_language.ipynb #134fcc02
@@ -377,18 +363,15 @@ def _guard(t, mask): return t if mask is None else t[mask]
 
 def _turned(x):
     "The transpose of a matmul operand, its mask's axes turned too."
-    swap = lambda c: Index(c.const, c.loops,
-                           {1 - (k - c.ndim + 2): v for k, v in c.axes.items()}, c.shape and (1, 1),
+    swap = lambda c: Index(c.const, c.loops, {1 - (k - c.ndim + 2): v for k, v in c.axes.items()}, c.shape and (1, 1),
                            c.trips)
     return _guard(transpose(x), None if x.guard is None else Mask(*map(swap, x.guard.conditions)))
 
-def matmul(x: Tile, y: Tile, transpose_x: builtins.bool = False, *, mask: Mask | None = None,
-           **kw: object) -> Tile:
+def matmul(x: Tile, y: Tile, transpose_x: builtins.bool = False, *, mask: Mask | None = None, **kw: object) -> Tile:
     "x @ y in PSUM: x is (M, K), or (K, M) with transpose_x=True, which saves a transpose on Tensor."
     x, y = x if transpose_x else _turned(x), y
     x, y = (_guard(copy(o), o.guard) if o.buffer == psum else o for o in (x, y))
-    return result((x.shape[1], *y.shape[1:]), float32,
-                  lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask),
+    return result((x.shape[1], *y.shape[1:]), float32, lambda t: isa.nc_matmul(t, x, y, accumulate=False, mask=mask),
                   psum)
 
 def broadcast_to(x: Tile, shape: tuple, dtype: _DTypeLike | None = None, **kw: object) -> Tile:
@@ -430,22 +413,19 @@ def var(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Ma
     d = subtract(x, mean(x, axis, keepdims=True), mask=mask)
     return mean(square(d), axis, dtype, keepdims=keepdims)
 
-def softmax(x: Tile, axis: int | tuple = -1, dtype: _DTypeLike | None = None,
-            compute_dtype: _DTypeLike | None = None,
+def softmax(x: Tile, axis: int | tuple = -1, dtype: _DTypeLike | None = None, compute_dtype: _DTypeLike | None = None,
             *, mask: Mask | None = None, **kw: object) -> Tile:
     "exp(x - max) / sum over trailing free axes."
     e = exp(subtract(x, max(x, axis, keepdims=True)), compute_dtype)
     return divide(e, sum(e, axis, keepdims=True), dtype)
 
-def rms_norm(x: Tile, w: Tile, axis: int | tuple, n: float, epsilon: float = 1e-06,
-             dtype: _DTypeLike | None = None,
+def rms_norm(x: Tile, w: Tile, axis: int | tuple, n: float, epsilon: float = 1e-06, dtype: _DTypeLike | None = None,
              compute_dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "x / sqrt(mean of squares + epsilon) · w, with n values in the mean."
     total = sum(square(x, compute_dtype), axis, keepdims=True)
     return multiply(multiply(x, rsqrt(add(multiply(total, 1.0 / n), epsilon))), w, dtype)
 
-def all(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
-        **kw: object) -> Tile:
+def all(x: Tile, axis: int | tuple, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "Whether all elements over trailing free axes are true: the least of (x != 0)."
     return reduce_free_axes('minimum', not_equal(x, 0.0), axis, dtype, mask)
 
@@ -459,14 +439,12 @@ def dropout(x: Tile, rate: Tile | float, dtype: _DTypeLike | None = None, *, mas
 def rand(shape: tuple, dtype: _DTypeLike = float32, buffer: str | _Allocation = sbuf, name: str = '',
          **kw: object) -> Tile:
     "Random numbers in [0, 1); the simulator's sequence, not the chip's."
-    return result(shape, dtype,
-                  lambda t: isa.chance('rng', t, {}, {'kind': t.info.dtype}, 'Vector', None), buffer)
+    return result(shape, dtype, lambda t: isa.chance('rng', t, {}, {'kind': t.info.dtype}, 'Vector', None), buffer)
 
 def gather_flattened(data: Tile, indices: Tile, axis: int = 0, dtype: _DTypeLike | None = None, *,
                      mask: Mask | None = None, **kw: object) -> Tile:
     "data[p, indices[p, k]] with the free axes of data flattened."
-    return _as(dtype,
-               result(indices.shape, data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask)))
+    return _as(dtype, result(indices.shape, data.dtype, lambda t: isa.nc_n_gather(t, data, indices, mask=mask)))
 
 def shared_identity_matrix(n: int, dtype: _DTypeLike = uint8, dst: Tile | None = None, **kw: object) -> Tile:
     "The n×n identity in SBUF."
@@ -475,8 +453,7 @@ def shared_identity_matrix(n: int, dtype: _DTypeLike = uint8, dst: Tile | None =
     isa.affine_select(t, [[-1, n]], 1, ones_, 0.0, 'equal')
     return t
 
-def load_transpose2d(src: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None,
-                     **kw: object) -> Tile:
+def load_transpose2d(src: Tile, dtype: _DTypeLike | None = None, *, mask: Mask | None = None, **kw: object) -> Tile:
     "An SBUF tile with the transpose of a 2-D HBM view; DMA moves it element by element."
     return result(src.shape[::-1], dtype or src.dtype, lambda t: dma_transpose(t, src, [1, 0], mask=mask))
 

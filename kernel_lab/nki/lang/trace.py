@@ -78,8 +78,7 @@ def arrays_of(func: Callable, args: tuple, kwargs: dict) -> list:
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #9cfee732
 def _bind(rec, func, args, kwargs):
     "The call's arguments with arrays replaced by input tiles, named after the parameters."
-    tile = lambda name, x: rec.tensor(*_parts_of(spec_of(x)), 'hbm', name=name, role='input',
-                                      scope=(), line=0)
+    tile = lambda name, x: rec.tensor(*_parts_of(spec_of(x)), 'hbm', name=name, role='input', scope=(), line=0)
     given = bind_arguments(func, args, kwargs)
     for k, v in given.arguments.items(): refuse_lookalike(k, v)
     given.arguments = {k: map_arrays(v, tile, k) for k, v in given.arguments.items()}
@@ -122,8 +121,7 @@ class JitKernel:
 
     def __getitem__(self, grid):
         sizes = launch_grid(grid)
-        return JitKernel(self.func, self.dialect,
-                         () if self.dialect == 'nki' and sizes == (1,) else sizes, self.chip,
+        return JitKernel(self.func, self.dialect, () if self.dialect == 'nki' and sizes == (1,) else sizes, self.chip,
                          self.mode)
 
     def __call__(self, *args, **kwargs):
@@ -166,8 +164,7 @@ def _decorator(dialect): return functools.partial(jit, dialect=dialect)
 def simulate_kernel(kernel: Callable, *args, **kwargs):
     "neuronxcc.nki.simulate_kernel: run the kernel on numpy arrays."
     made = kernel if isinstance(kernel, JitKernel) else jit(kernel, dialect='neuronxcc.nki')
-    return JitKernel.simulate(JitKernel(made.func, made.dialect, made.grid, made.chip, 'simulation'),
-                              *args, **kwargs)
+    return JitKernel.simulate(JitKernel(made.func, made.dialect, made.grid, made.chip, 'simulation'), *args, **kwargs)
 
 class Latencies:
     "The result of nki.benchmark: the simulated time of one run. All runs take the same time, so all percentiles agree."
@@ -246,8 +243,7 @@ def _current_modules():
                   compiler=_module('nki.compiler', no_reorder=namespaces.no_reorder),
                   __version__='0')
     nisa.constants = _module('nki.isa.constants', **tokens)
-    return {'nki': nki, 'nki.isa': nisa, 'nki.isa.constants': nisa.constants,
-            'nki.language': nl, 'nki.dtype': kinds,
+    return {'nki': nki, 'nki.isa': nisa, 'nki.isa.constants': nisa.constants, 'nki.language': nl, 'nki.dtype': kinds,
             'nki.typing': nki.typing, 'nki.compiler': nki.compiler,
             'nki.collectives': collectives, 'nki.tensor': _module('nki.tensor', NkiTensor=Tile, Tensor=Tile)}
 
@@ -260,17 +256,14 @@ def _modules():
     constants = _module('neuronxcc.nki.language.constants', sizeinbytes=itemsize_of)
     typing.immutable, typing.mutable, typing.scalar = typing.tensor, typing.mutable_tensor, Annotation('scalar')
     legacy_isa.constants = _module('neuronxcc.nki.isa.constants', **_public(current['nki.isa.constants']))
-    compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum,
-                       multi_buffer=lambda factor=2: None,
+    compiler = _module('neuronxcc.nki.compiler', sbuf=places.sbuf, psum=places.psum, multi_buffer=lambda factor=2: None,
                        no_reorder=nullcontext, allocation_scope=nullcontext, enable_stack_allocator=old,
                        skip_middle_end_transformations=_skip_middle_end, force_auto_alloc=places.force_auto_alloc)
     legacy_language.constants = constants
-    legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old,
-                     benchmark=benchmark, profile=benchmark,
+    legacy = _module('neuronxcc.nki', jit=old, trace=old, baremetal=old, benchmark=benchmark, profile=benchmark,
                      simulate_kernel=simulate_kernel, isa=legacy_isa, language=legacy_language, typing=typing,
                      compiler=compiler, tensor=Tile, FrameworkKernel=object)
-    parts = {'': legacy, '.isa': legacy_isa, '.isa.constants': legacy_isa.constants,
-             '.language': legacy_language,
+    parts = {'': legacy, '.isa': legacy_isa, '.isa.constants': legacy_isa.constants, '.language': legacy_language,
              '.language.constants': constants, '.typing': typing, '.compiler': compiler}
     root = _module('neuronxcc', nki=legacy, __version__='0')
     return current | {'nki.language.constants': constants, 'neuronxcc': root} | {
@@ -393,8 +386,7 @@ def _trace_once(kernel, args, kwargs, chip, grid, unroll):
     except (Exception, SystemExit) as e: raise _python_error(e, file) from e
 
 # %% ../../../nbs/2_nki/4_lang/13_trace.ipynb #a8b72ab9
-def trace(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP,
-          grid: tuple | None = None, strict: bool = False,
+def trace(kernel: Callable, *inputs: object, chip: str = DEFAULT_CHIP, grid: tuple | None = None, strict: bool = False,
           **kwargs: object) -> Program:
     """The `Program` of a kernel for these inputs: arrays, tensors or `ArraySpec`s, and plain Python values. `grid` is
     the launch grid. `KernelError` with the line of the kernel for anything that is wrong in it. Python that the
@@ -451,8 +443,7 @@ def _entry(namespace, entry):
     raise KernelError(f'the source has {what}', kind='entry',
                       hint=f'{found} Decorate one function with @nki.jit, or name the entry.')
 
-def trace_source(source: str, entry: str | None = None, specs: tuple | list = (),
-                 chip: str = DEFAULT_CHIP) -> Program:
+def trace_source(source: str, entry: str | None = None, specs: tuple | list = (), chip: str = DEFAULT_CHIP) -> Program:
     """The `Program` of the text of a kernel for inputs of these shapes; `specs` are `ArraySpec`s and plain values.
     `KernelError` with the line of the kernel for anything that is wrong in it."""
     with installed(): return replace(trace(load_source(source, entry), *specs, chip=chip), source=source)

@@ -117,14 +117,12 @@ def _record(*names, **floats):
 # number of the instruction or loop; partner: node after a loop, or its first
 NODE = _record('kind', 'number', 'trips', 'partner')
 TERM = _record('loop', 'coefficient')
-OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_size',
-                  'row_size', 'partition_span',
+OPERAND = _record('tensor', 'writes', 'const', 'first_term', 'last_term', 'tile_size', 'row_size', 'partition_span',
                   'free_span',
                   'itemsize', 'covers_tile', 'renews')  # sizes and spans in elements
 CONDITION = _record('const', 'first_term', 'last_term', 'axis', 'coefficient', 'others_max', 'count')
 # issuer: the engine whose time it takes, issuer_ns, or -1; begin_ns: from being issued to its first packet
-COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns',
-               'begin_ns', 'issuer_ns',
+COPY = _record('queue', 'work_ns', 'bytes', 'reads_hbm', 'writes_hbm', 'issue_ns', 'least_ns', 'begin_ns', 'issuer_ns',
                'issuer', work_ns='f8', bytes='f8', reads_hbm='f8', writes_hbm='f8', issue_ns='f8', least_ns='f8',
                begin_ns='f8', issuer_ns='f8')
 LOAD = _record('key', 'source', 'const', 'first_term', 'last_term')     # source: the tensor that it loads from
@@ -156,8 +154,7 @@ def _operand(program, instruction, access, writes, terms, renews, block=0):
     key = tensor.form, access.ap, access.par, access.index is None, row, ranges
     shape = _SHAPES.get(key)
     if shape is None:
-        shape = _keep(_SHAPES, key,
-                      _shape(tensor, access, ranges or kept_ranges(instruction, access, ()), row))
+        shape = _keep(_SHAPES, key, _shape(tensor, access, ranges or kept_ranges(instruction, access, ()), row))
     if at.terms and not access.index: terms += at.terms
     begin = block * tensor.tile_size if access.index else at.const + shape[0]
     return access.tensor, writes, begin, first, len(terms), *shape[1:], renews
@@ -224,8 +221,7 @@ def engine_choice(program, instruction, chip, balance):
     if spec_of(instruction).engines == ('DMA',): return _copy_choice(program, instruction, chip)
     found = work_ns(program, instruction, chip, balance)
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
-    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0),
-                        _table_of(instruction), _NO_COPY)
+    return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), _table_of(instruction), _NO_COPY)
 
 def _cost_key(program, instruction, chip, balance):
     "What the cost of an instruction depends on."
@@ -244,8 +240,7 @@ def _assert_engine(instruction, chip, where):
     is_dma = row.engines == ('DMA',)
     refuse = lambda message, kind, hint: KernelError(message, kind=kind, **where, hint=hint)
     if engine and engine not in (QUEUES if is_dma else ENGINES):
-        raise refuse(f'{chip.name} has no engine {engine[:40]!r}', 'invalid',
-                     f'Its engines are {", ".join(ENGINES)}.')
+        raise refuse(f'{chip.name} has no engine {engine[:40]!r}', 'invalid', f'Its engines are {", ".join(ENGINES)}.')
     if is_dma: return
     if engine and engine not in row.engines:
         raise refuse(f'it does not run on {engine}', 'invalid', f'It runs on {", ".join(row.engines)}.')
@@ -257,8 +252,7 @@ def _assert_times(choice, where):
     "The choice; `KernelError` unless its times are finite and not negative."
     times = (*choice.work_ns, choice.copy[1], choice.copy[5])
     if all(0 <= ns < np.inf for ns in times): return choice
-    raise KernelError('its cost rule gives no time', kind='unsupported',
-                      limit='0 or more ns', value=min(times),
+    raise KernelError('its cost rule gives no time', kind='unsupported', limit='0 or more ns', value=min(times),
                       **where)
 
 def _array_share(program, instruction, chip):
@@ -380,8 +374,7 @@ def _rows_of(program, chip, balance):
 def _tensor_units(program, chip):
     "For each tensor the number of its pool, what a tile takes of it, and the number of tiles."
     room = np.array([t.room for t in program.tensors], np.int64).reshape(-1, 3)
-    units = np.select([room[:, 0] == 1, room[:, 0] == 2],
-                      [room[:, 1], -(-room[:, 1] // chip.psum_bank_bytes)], 0)
+    units = np.select([room[:, 0] == 1, room[:, 0] == 2], [room[:, 1], -(-room[:, 1] // chip.psum_bank_bytes)], 0)
     return room[:, 0].copy(), units.astype(float), room[:, 2]
 
 def _loop_tensors(program, loop_number):
