@@ -38,7 +38,7 @@ LONG = {
     "3_tasks/5_importers/03_isolate.ipynb", "3_tasks/5_importers/06_import_suite.ipynb",
     "3_tasks/7_synthesis/03_synthesize.ipynb", "3_tasks/7_synthesis/04_headroom.ipynb",
     "3_tasks/7_synthesis/06_gpu_tasks.ipynb", "4_targets/05_neuron.ipynb", "5_evaluate/1_records/04_provenance.ipynb",
-    "5_evaluate/2_verification/03_verify.ipynb", "5_evaluate/3_gpu/02_nvcc.ipynb",
+    "5_evaluate/2_verification/04_verify.ipynb", "5_evaluate/3_gpu/02_nvcc.ipynb",
     "5_evaluate/3_gpu/04_compiling.ipynb", "5_evaluate/3_gpu/12_gpu_stages.ipynb",
     "5_evaluate/3_survey/00_quality_survey.ipynb", "5_evaluate/3_survey/01_time_table.ipynb",
     "5_evaluate/4_pool/01_ray_backend.ipynb", "5_evaluate/4_pool/02_dispatch.ipynb",
