@@ -14,7 +14,7 @@ from kernel_lab.agents.rewrite.program_moves import program_rewrites
 from kernel_lab.evaluate.records.evaluation import program_behind
 from kernel_lab.evaluate.records.run import Run
 from kernel_lab.evaluate.store.store import Store
-from kernel_lab.nki import execute
+from kernel_lab.nki import execute, isa as nisa, language as nl, trace
 from kernel_lab.nki.chip.chips import CHIPS
 from kernel_lab.nki.explain.profile import profile_of
 from kernel_lab.nki.ir.nodes import ArraySpec
@@ -284,6 +284,20 @@ def test_moves_start_from_the_program_as_traced_where_its_compiler_spills():
     assert np.array_equal(execute(faster, x)[0], execute(behind, x)[0])
     again = schedule_again(profile.timeline, 'trn2')
     assert again.traced is program
+
+
+def test_a_timeline_that_spills_on_another_chip_only_knows_its_program():
+    def crowd(x):
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = [nl.ndarray((128, 16384), dtype=x.dtype, buffer=nl.sbuf) for _ in range(4)]
+        for n, t in enumerate(tiles): nisa.dma_copy(dst=t, src=x[n * 128:(n + 1) * 128])
+        for n, t in enumerate(tiles): nisa.dma_copy(dst=out[n * 128:(n + 1) * 128], src=t)
+        return out
+    program = trace(crowd, ArraySpec((512, 16384), 'float32'), chip='trn2')
+    roomy = schedule(program, CHIPS['trn2'].but(sbuf_bytes=2**40))
+    again = schedule_again(roomy, 'trn2')
+    assert roomy.program is program and again.program is not program and again.reloaded
+    assert program_behind(SimpleNamespace(profile=SimpleNamespace(timeline=again))) is program
 
 
 def test_a_resumed_agent_has_the_moves_that_were_asked_for():

@@ -308,7 +308,8 @@ def schedule_again(timeline: Timeline, chip: Chip | str | None = None) -> Timeli
     """The `Timeline` of the same program on another chip, or on its own once more: spilled anew, as that chip's SBUF
     asks for. Raises as `schedule` does."""
     program = timeline.program.__dict__.get('_unspilled', timeline.program)
-    return replace(_schedule_compiled(program, get_chip(chip or timeline.chip)), traced=timeline.traced)
+    again = _schedule_compiled(program, get_chip(chip or timeline.chip))
+    return replace(again, traced=timeline.traced or timeline.program)       # it may be the other chip that spills
 
 def result_of(timeline: Timeline) -> 'ScheduleResult':                                  # noqa: F821
     "The `ScheduleResult` of a simulated timeline. `UsageError` for one that came about in another way."
