@@ -258,10 +258,10 @@ def copy_slowdown(instruction, chip, sides_in_hbm, casts) -> float:
     if instruction.op != 'dma_transpose' or chip.generation < 3: return max(add, cast)
     return max(add, cast) * (chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near)
 
-def dma_engines_used(chip, near, packets) -> float:
-    "How many DMA engines carry a copy: each serves a few partitions of SBUF, and no more than there are packets."
+def dma_engines_at_hand(chip, near) -> int:
+    "How many DMA engines may carry a copy: each serves a few partitions of SBUF."
     rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
-    return max(min(packets, rows, chip.dma_engines), 1)
+    return max(min(rows, chip.dma_engines), 1)
 
 def _contiguous_run(counts, ap):
     "Elements of the innermost contiguous run of an access."
@@ -285,9 +285,10 @@ def copy_ns(program, instruction, source, target, chip):
     single = instruction.op == 'dma_transpose' and chip.generation < 3
     run = 1 if single else min(_contiguous_run(*_copied_axes(x, in_hbm)) for x, in_hbm in sides)
     sizes = [itemsize(program.tensors[x.tensor].dtype) for x, _ in sides]
-    packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max)
+    engines = dma_engines_at_hand(chip, near)
+    packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max, min(total, engines))
     rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
-    waves = packets / dma_engines_used(chip, near, packets)
+    waves = packets / max(min(packets, engines), 1)
     casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
     ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
     return copy_slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)

@@ -18,7 +18,7 @@ from ..ir.spilling import sbuf_room, spilled
 from .legacy_compiler import compiled_program, spill
 
 # %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #5f358ffc
-CLOCK = 'lab-7'         # times without a name are those of the clock before it
+CLOCK = 'lab-8'         # times without a name are those of the clock before it
 
 # %% ../../../nbs/2_nki/7_timing/10_timeline.ipynb #003b01b2
 def instruction_error(number, instruction, message, **fields):
