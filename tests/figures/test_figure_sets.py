@@ -116,7 +116,7 @@ WRONG = [
     (entry("x", draw="cost", file="broken.json"), "is no data of a figure"),
     (entry("x", draw="cost", file="other.json"), "is no data of a figure"),
     (entry("x", draw="predicted", file="no.csv"), "lacks"),
-    (entry("x", draw="fast_rate", file="mixed.json"), "mixes clocks or chips (lab-6, lab-7, trn2)"),
+    (entry("x", draw="fast_rate", file="mixed.json"), "mixes clocks or chips (lab-7, lab-8, trn2)"),
     (entry("x", draw="fast_rate", recorded="model-*", than="fast"), "than = 'fast' of x is no number"),
     (entry("x", draw="fast_rate", file="empty.json"), "is no data of a figure: it lacks 'chip'"),
     (entry("x", draw="fast_rate", file="rows.json"), "is no data of a figure: a value in it is of another kind"),
@@ -124,8 +124,8 @@ WRONG = [
     (entry("x", draw="predicted", file="bytes.csv"), "is no data of a figure: it is no text"),
     (entry("x", draw="predicted", file="heads.csv"), "heads.csv has no rows"),
     (entry("x", draw="predicted", file="chips.csv"), "There is no chip in chips.csv 'h100'"),
-    (entry("x", draw="fast_rate", file="chips.json"), "mixes clocks or chips (lab-7, trn1, trn2)"),
-    (entry("x", draw="predicted", file="mixed.csv"), "mixes the clocks lab-6 and lab-7")]
+    (entry("x", draw="fast_rate", file="chips.json"), "mixes clocks or chips (lab-8, trn1, trn2)"),
+    (entry("x", draw="predicted", file="mixed.csv"), "mixes the clocks lab-7 and lab-8")]
 
 
 @pytest.mark.sampled(3)
@@ -135,12 +135,12 @@ def test_one_bad_figure_is_a_sentence_and_the_others_are_built(tmp_path, capsys,
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "other.json").write_text('{"outcomes": [{"row": 3}], "plan": {}}')
     (tmp_path / "no.csv").write_text("a,b\n1,2\n")
-    (tmp_path / "mixed.csv").write_text("id,group,chip,bound,measured_us,predicted_us,clock\na,g,trn2,PE,1,1,lab-7\n"
-                                        "b,g,trn2,PE,1,1,lab-6\n")
+    (tmp_path / "mixed.csv").write_text("id,group,chip,bound,measured_us,predicted_us,clock\na,g,trn2,PE,1,1,lab-8\n"
+                                        "b,g,trn2,PE,1,1,lab-7\n")
     suite = json.loads((PAPER.parent / "data" / "ablation.json").read_text())
-    suite["how"]["clocks"] = ["lab-6", "lab-7"]
+    suite["how"]["clocks"] = ["lab-7", "lab-8"]
     (tmp_path / "mixed.json").write_text(json.dumps(suite))
-    suite["how"] |= {"clocks": ["lab-7"], "chips": ["trn1", "trn2"]}
+    suite["how"] |= {"clocks": ["lab-8"], "chips": ["trn1", "trn2"]}
     (tmp_path / "chips.json").write_text(json.dumps(suite))
     (tmp_path / "rows.json").write_text(json.dumps({**suite, "outcomes": [[1]]}))
     (tmp_path / "empty.json").write_text('{"outcomes": [], "how": {}, "plan": {}}')
@@ -148,7 +148,7 @@ def test_one_bad_figure_is_a_sentence_and_the_others_are_built(tmp_path, capsys,
     (tmp_path / "bytes.csv").write_bytes(b"\x00\xff")
     head = "id,group,chip,bound,measured_us,predicted_us,clock\n"
     (tmp_path / "heads.csv").write_text(head)
-    (tmp_path / "chips.csv").write_text(f"{head}a,g,h100,PE,1,1,lab-7\n")
+    (tmp_path / "chips.csv").write_text(f"{head}a,g,h100,PE,1,1,lab-8\n")
     path = a_set(tmp_path, wrong + entry("good", draw="outcomes", recorded="rewrite-*"))
     assert built(path) == 2
     out, err = capsys.readouterr()
@@ -230,7 +230,7 @@ def test_stored_runs_and_a_mixture_of_clocks(store, tmp_path):
     assert lines["fine"][1] and not lines["mixed"][1]
     assert "clock lab-1: older000" in lines["mixed"][0] and "kernel-lab renew" in lines["mixed"][0]
     facts = facts_in(tmp_path / "figures" / "fine.html")
-    assert facts["runs"] == [made.id] and facts["clocks"] == ["lab-7"] and facts["chips"].keys() == {"trn2"}
+    assert facts["runs"] == [made.id] and facts["clocks"] == ["lab-8"] and facts["chips"].keys() == {"trn2"}
     assert explain(tmp_path / "figures" / "fine.html", place=str(kept.path))[1]
 
 

@@ -11,6 +11,7 @@ from ..ir.instructions import spec_of
 from ..ir.liveness import Peak, lifetimes, peak_usage
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.program import Program
+from ..ir.serialize import misfit_aliases
 from ..ir.spilling import sbuf_room, spilled
 from ..record.placement import placement_error
 
@@ -131,6 +132,11 @@ def registers_at_once(program: Program, chip: Chip) -> Iterator[Diagnostic]:
     if n > chip.registers:
         yield Diagnostic(f'{n} registers of {engine} are alive at once', line, 'register_alloc', 'dst',
                          int(chip.registers), n, 'Set a register just before it is used, or keep the numbers in SBUF.')
+
+def unfit_views(program: Program) -> Iterator[Diagnostic]:
+    "A view has the bytes of the memory it shares, tile by tile: one that the tracer made does."
+    for t, what in misfit_aliases(program.tensors):
+        yield Diagnostic(what, t.line, 'nl.ndarray', t.name, kind='invalid')
 
 def idle_loops(program: Program) -> Iterator[Diagnostic]:
     "A loop has a body, turns at least once, and counts upwards: a traced one does, one made up may not."

@@ -5,7 +5,8 @@
 # %% ../../../nbs/2_nki/5_checks/09_checker.ipynb #20bf22cd
 from ...core.errors import in_time
 from .aliasing import placement_overlaps
-from .capacity import allocations, idle_loops, loop_bounds, places, registers_at_once, too_large
+from .capacity import (allocations, idle_loops, loop_bounds, places, registers_at_once, too_large,
+                                            unfit_views)
 from .diagnostic import Diagnostic, RuleContext
 from .limits import RULES
 from .loop_carried import loop_dependencies
@@ -77,7 +78,7 @@ def _instructions(program, chip):
 def check(program: Program, chip: Chip | str | None = None, capacity: bool = True) -> list[Diagnostic]:
     """Every broken limit of a program on a chip (its own by default), in program order; capacity=False leaves out
     sizes of memories."""
-    chip, found = get_chip(chip or program.chip), [*idle_loops(program)]
+    chip, found = get_chip(chip or program.chip), [*idle_loops(program), *unfit_views(program)]
     if found: return found
     found += [*allocations(program, chip), *(too_large(program, chip) if capacity else ()),
               *_instructions(program, chip)]

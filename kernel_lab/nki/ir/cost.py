@@ -259,7 +259,7 @@ def copy_slowdown(instruction, chip, sides_in_hbm, casts) -> float:
     return max(add, cast) * (chip.dma_transpose_far if sides_in_hbm else chip.dma_transpose_near)
 
 def dma_engines_at_hand(chip, near) -> int:
-    "How many DMA engines may carry a copy: each serves a few partitions of SBUF."
+    "How many DMA engines can carry a copy: each serves a few partitions of SBUF."
     rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
     return max(min(rows, chip.dma_engines), 1)
 

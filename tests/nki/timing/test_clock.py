@@ -11,7 +11,7 @@ from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.timing.timeline import CLOCK, schedule
 from kernel_lab.tasks.suite.registry import TASKS
 
-DIGESTS = {'lab-7': 'e156ab7bafcbb1de'}                 # of all times below, to a nanosecond
+DIGESTS = {'lab-8': '02c46266a6246d06'}                 # of all times below, to a nanosecond
 SAMPLE = [*list(TASKS)[::16], 'embedding']       # and one whose rows a tile of indices finds
 
 
