@@ -32,14 +32,22 @@ def _fan(shape, axes): return math.sqrt(max(1, math.prod(shape[a] for a in axes)
 
 def _below(rng, shape, size): return rng.integers(0, size, shape, dtype=np.int32)
 
+MANY = 1 << 16                  # normal numbers: for fewer the compiled loop, which brings numba, is not worth it
+
+def _drawn(rng, shape):
+    "`rng.standard_normal(shape)`."
+    if math.prod(shape) < MANY: return rng.standard_normal(shape)
+    from ..model.normals import standard_normal
+    return standard_normal(rng, shape)
+
 def _outliers(rng, shape):
-    x = rng.standard_normal(shape)
+    x = _drawn(rng, shape)
     at = rng.integers(0, x.size, max(2, x.size // 128))
     x.flat[at] = np.resize([1, -1], at.size) * rng.uniform(90, 120, at.size)
     return x
 
 def _normal(rng, shape, times=1.0):
-    x = rng.standard_normal(shape)
+    x = _drawn(rng, shape)
     return x if times == 1 else np.multiply(x, times, out=x)
 
 BLOCK_ELEMENTS = 1 << 15        # that stay in the processor's cache

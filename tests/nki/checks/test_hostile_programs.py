@@ -173,3 +173,22 @@ def test_an_attribute_where_it_has_no_place_breaks_no_rule_of_ours(name, made):
     o = made(B, A, 2)
     found = check(program(dma(A, X, 1), replace(o, attrs={**o.attrs, 'axes': True}), dma(Y, B, 3)))
     assert any('axes is not an order' in d.message for d in found)
+
+
+VIEWS = {'of more rows': Tensor('v', (128, 512), 'float32', 'hbm', 'output', alias=5),
+         'of a later tensor': Tensor('v', (128, 512), 'float32', 'hbm', 'output', alias=7),
+         'of nothing': Tensor('v', (128, 512), 'float32', 'hbm', 'output', alias=-1),
+         'of an input': Tensor('v', (128, 512), 'float32', 'hbm', 'input', alias=X)}
+
+@pytest.mark.parametrize('view', VIEWS.values(), ids=VIEWS)
+def test_a_view_has_the_memory_that_it_shares(view):
+    "From memory as from a file."
+    large = Tensor('large', (256, 512), 'float32', 'hbm')
+    p = Program('by hand', (*TENSORS, large, view), (dma(A, X, 1), dma(6, A, 2)), (6,))
+    found = check(p)
+    assert [d.kind for d in found] == ['invalid'] and "tensor 'v'" in found[0].message and found[0].operand == 'v'
+    with pytest.raises(KernelError, match="tensor 'v'|not a whole number"): Program.from_json(p.to_json())
+
+def test_a_view_of_all_of_a_tensor_is_fine():
+    same = Tensor('v', (128, 512), 'float32', 'hbm', 'output', alias=H)
+    assert check(Program('by hand', (*TENSORS, same), (dma(A, X, 1), dma(5, A, 2)), (5,))) == []
