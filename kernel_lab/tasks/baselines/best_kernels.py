@@ -60,7 +60,8 @@ def best_kernel_of(data: dict) -> BestKernel:
     "The `BestKernel` that `asdict` made JSON data of. `UsageError` for other data."
     names = {f.name for f in fields(BestKernel)}
     if not isinstance(data, dict) or set(data) != names or not isinstance(data['recipe'], dict):
-        raise UsageError('A line of the file is no best kernel.', hint='kernel-lab best --search writes such files.')
+        raise UsageError('A line of the file is no best kernel.',
+                         hint='kernel-lab best --search writes such files.')
     return BestKernel(**data)
 
 # %% ../../../nbs/3_tasks/6_baselines/01_best_kernels.ipynb #763b9651
@@ -121,7 +122,8 @@ def _timed(name):
     heads = (json.loads(line.partition(', "recipe": ')[0] + '}') for line in _lines().get(name, ()))
     return tuple(BestKernel(**head, recipe={}, source='') for head in heads)
 
-def best_time(task: Task, workload: Workload | str | None = None, chip: str = 'trn2') -> tuple[float, str] | None:
+def best_time(task: Task, workload: Workload | str | None = None,
+              chip: str = 'trn2') -> tuple[float, str] | None:
     "(µs, maker) of the fastest of `best_kernels`, None where there is none: found without parsing any kernel."
     w = task.workload(workload)
     mine = (b for b in _timed(task.name) if b.workload == w.name and b.chip == chip) if is_of_suite(task, w) else ()
@@ -132,7 +134,8 @@ def kept_kernels(task: Task, workload: Workload | str | None = None) -> tuple[Be
     w = task.workload(workload)
     return tuple(b for b in _kept(task.name) if b.workload == w.name) if is_of_suite(task, w) else ()
 
-def best_kernels(task: Task, workload: Workload | str | None = None, chip: str = 'trn2') -> tuple[BestKernel, ...]:
+def best_kernels(task: Task, workload: Workload | str | None = None,
+                 chip: str = 'trn2') -> tuple[BestKernel, ...]:
     "The kept kernels of a task of the suite on a chip that are not stale, the fastest first: one a maker."
     found = (b for b in kept_kernels(task, workload) if b.chip == chip and not b.why_stale())
     return tuple(sorted(found, key=lambda b: b.us))

@@ -117,9 +117,11 @@ def eager(task: Task, workload: str | Workload | None = None, chip: str = TABLE_
     return Eager(task.name, w.name, chip, found, record.launch_us)
 
 # %% ../../../nbs/3_tasks/6_baselines/03_eager.ipynb #5f44d3a1
-_PRODUCTS = ('matmul', 'mm', 'bmm', 'linear', 'addmm', 'baddbmm', 'einsum', 'conv1d', 'conv2d', 'conv3d', 'mv', 'dot',
+_PRODUCTS = ('matmul', 'mm', 'bmm', 'linear', 'addmm', 'baddbmm', 'einsum', 'conv1d',
+             'conv2d', 'conv3d', 'mv', 'dot',
              'outer', 'scaled_dot_product_attention')
-_MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile', 'index_select', 'embedding', 'gather',
+_MOVES = ('cat', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile',
+          'index_select', 'embedding', 'gather',
           'pad', 'cast', 'clone')
 
 _TABLES = ('embedding', 'index_select', 'gather', 'index', 'slice', 'select', 'narrow')

@@ -48,7 +48,8 @@ class TaskTimes:
 
 def task_without_times(task, workload, chip, why):
     "The `TaskTimes` of a task without times."
-    return TaskTimes(task.name, task.level, task.family, workload.name, chip, None, '', None, 0, why[:160], None, None,
+    return TaskTimes(task.name, task.level, task.family, workload.name, chip, None, '', None,
+                     0, why[:160], None, None,
                      '')
 
 # %% ../../../nbs/3_tasks/6_baselines/02_known_times.ipynb #ee21b199

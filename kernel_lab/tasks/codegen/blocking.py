@@ -100,7 +100,8 @@ def _load_transposed(writer, tile, operand, space, first, count, width):
         for line in transpose_lines(f'{tile.name}[:, t:t + m]', src, 'm', 'n', operand.dtype): writer.emit(line)
     return tile
 
-def load_block(writer: KernelWriter, operand: Operand, space: IterationSpace, head: KernelWriter | None = None,
+def load_block(writer: KernelWriter, operand: Operand, space: IterationSpace,
+               head: KernelWriter | None = None,
                cut: dict | None = None, piece: TileExpr | None = None) -> TileExpr:
     "Emit the load of a block of an operand, or of a chunk of its columns; returns the `TileExpr`."
     many, row = space.count('c') if _broadcasts_columns(operand, space) else column_count(operand,
@@ -267,7 +268,8 @@ def _chunked_writers(taken, formula, operands, outs, space, most, reuse):
     _write_chunked(writer, formula, operands, outs, space, most, reuse)
     return head, writer
 
-def row_pass(block: str, formula: Callable, operands: Sequence[Operand], outs: Sequence[Operand], roles: str = 'rc',
+def row_pass(block: str, formula: Callable, operands: Sequence[Operand],
+             outs: Sequence[Operand], roles: str = 'rc',
              loop: str = 'nl.affine_range', reuse: bool = False) -> list[str]:
     """Lines of one pass over rows: a function called `block`, and its calls.
 
@@ -300,12 +302,14 @@ class WholeTensorLoops(ChunkLoops):
         self.whole, self.left = count - count % BLOCK_ROWS, count % BLOCK_ROWS
         width = min(width, max(self.whole // BLOCK_ROWS, 1))
         is_even = reuse and count % (width * BLOCK_ROWS) == 0
-        super().__init__(writer, count, width, self.even_pieces(width) if is_even else self.pieces(width), 'w')
+        super().__init__(writer, count, width,
+                         self.even_pieces(width) if is_even else self.pieces(width), 'w')
 
     def even_pieces(self, width):
         "As `pieces`, where all are alike: a loop that stays one."
         each = width * BLOCK_ROWS
-        return [f'for k in nl.sequential_range({self.whole // each}):', f'at = k * {each}', f'n, w = ROWS, {width}']
+        return [f'for k in nl.sequential_range({self.whole // each}):', f'at = k * {each}',
+                f'n, w = ROWS, {width}']
 
     def pieces(self, width):
         "The first lines of a loop over chunks: start `at`, `n` rows, `w` columns; what is left over 128 comes last."

@@ -71,7 +71,8 @@ def load_band(win: Window, name: str, src: Callable, channels: str, kind: str, f
     if sh == sw == 1:
         return [*lines, f'        nisa.dma_copy(dst={name}[{some}, z, low - first:high - first, {cols}], '
                         f'src={src(depth, f"low:high, 0:{wide}")})']
-    return [*lines, f'        dense = nl.ndarray(({channels}, high - low, {wide}), dtype=nl.{kind}, buffer=nl.sbuf)',
+    return [*lines,
+            f'        dense = nl.ndarray(({channels}, high - low, {wide}), dtype=nl.{kind}, buffer=nl.sbuf)',
             f'        nisa.dma_copy(dst=dense, src={src(depth, f"low:high, 0:{wide}")})',
             f'        nisa.tensor_copy(dst={name}[{some}, z, low * {sh} - first:(high - 1) * {sh} - first + 1:{sh}, '
             f'{cols}], src=dense)']
@@ -232,7 +233,8 @@ def _reduce_window(win, name, op, res):
                      if not k else f'nisa.tensor_tensor(dst={res}, data1={res}, data2={src}, op=nl.{op})')
     return lines
 
-def pool_pass(block: str, win: Window, x: HbmTensor, out: HbmTensor, op: str, scale: float | None = None) -> list[str]:
+def pool_pass(block: str, win: Window, x: HbmTensor, out: HbmTensor, op: str,
+              scale: float | None = None) -> list[str]:
     """Lines of a pool: `op` is maximum or add.
 
     A sum is scaled by `scale`, or divided by the number of elements where that is None."""
@@ -292,7 +294,8 @@ def _convolution(node, plan, dense, depthwise):
     o = out if len(out.shape) == rank + 2 else out.reshaped(1, *out.shape)
     (_, C, pixels), (_, _, made) = image_sizes(x.shape), image_sizes(o.shape)
     if transposed:
-        win = Window(pixels, made, size, (1, 1, 1), tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step,
+        win = Window(pixels, made, size, (1, 1, 1),
+                     tuple(d * (s - 1) - p for d, s, p in zip(step, size, pad)), step,
                      stride)
     else:
         win = Window(pixels, made, size, stride, pad, step)
@@ -315,7 +318,8 @@ def _pool(node, plan):
     pad = to_3d(many(at.get('padding', 0)), (0, 0, 0))
     target = plan.result_parts(node).get(0, node)
     if 1 in plan.result_parts(node): return None
-    win = Window(to_3d(x.shape[-rank:], (1, 1, 1)), to_3d(node.shape[-rank:], (1, 1, 1)), sizes[0], sizes[1], pad,
+    win = Window(to_3d(x.shape[-rank:], (1, 1, 1)), to_3d(node.shape[-rank:], (1, 1, 1)),
+                 sizes[0], sizes[1], pad,
                  sizes[2])
     out = plan.allocate(target)
     if 'max' in node.op: return pool_pass(plan.pass_name, win, x, out, 'maximum')

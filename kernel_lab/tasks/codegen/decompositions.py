@@ -21,14 +21,16 @@ def _scale_channels(plan, y, shape, gain, bias):
 def _group_norm(plan, x, groups, gain=None, bias=None, eps=1e-5, *_):
     shape = plan.shape(x)
     each = math.prod(shape[1:]) // groups
-    y = lower_op(plan, 'layer_norm', lower_op(plan, 'reshape', x, (shape[0], groups, each)), (each,), None, None, eps)
+    y = lower_op(plan, 'layer_norm', lower_op(plan, 'reshape', x, (shape[0], groups, each)), (each,),
+                 None, None, eps)
     return _scale_channels(plan, lower_op(plan, 'reshape', y, shape), shape, gain, bias)
 
 def _instance_norm(plan, x, gain=None, bias=None, mean=None, var=None, use=True, momentum=0.1, eps=1e-5, *_):
     return _group_norm(plan, x, plan.shape(x)[1], gain, bias, eps) if use else _batch_norm(plan, x, gain, bias, mean,
             var, False, momentum, eps)
 
-def _batch_norm(plan, x, gain=None, bias=None, mean=None, var=None, training=False, momentum=0.1, eps=1e-5, *_):
+def _batch_norm(plan, x, gain=None, bias=None, mean=None, var=None, training=False, momentum=0.1,
+                eps=1e-5, *_):
     shape = plan.shape(x)
     if training:
         axes = tuple(k for k in range(len(shape)) if k != 1)
@@ -55,7 +57,8 @@ def _attention(plan, q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, sc
     if isinstance(attn_mask, Ref):
         scores = _masked(plan, scores, attn_mask) if plan.dtype(attn_mask) == 'bool' else lower_op(plan, 'add', scores,
                 attn_mask)
-    return lower_op(plan, 'matmul', lower_op_as(plan, 'softmax', (scores, -1), plan.shape(scores), plan.dtype(v)), v)
+    return lower_op(plan, 'matmul',
+                    lower_op_as(plan, 'softmax', (scores, -1), plan.shape(scores), plan.dtype(v)), v)
 
 def _masked(plan, scores, keep):
     "Scores where a mask is 1, very low ones elsewhere."
@@ -93,7 +96,8 @@ def _pair(plan, a, la, b, lb, later):
     many = tuple(size[c] for c in batch)
     transposed = list(lb) == [*batch, *cols, *over]                # as it lies: the product reads it transposed
     x = lower_op(plan, 'reshape', ordered(a, la, [*batch, *rows, *over]), (*many, count(rows), count(over)))
-    w = lower_op(plan, 'reshape', ordered(b, lb, [*batch, *cols, *over] if transposed else [*batch, *over, *cols]),
+    w = lower_op(plan, 'reshape',
+                 ordered(b, lb, [*batch, *cols, *over] if transposed else [*batch, *over, *cols]),
            (*many, count(cols), count(over)) if transposed else (*many, count(over), count(cols)))
     if transposed: w = lower_op(plan, 'transpose', w, -2, -1)
     return lower_op(plan, 'reshape', lower_op(plan, 'matmul', x, w),
@@ -103,7 +107,8 @@ def _outer(plan, a, b): return lower_op(plan, 'mul', lower_op(plan, 'reshape', a
 
 def _kron(plan, a, b):
     (m, n), (p, q) = plan.shape(a), plan.shape(b)
-    wide = lower_op(plan, 'mul', lower_op(plan, 'reshape', a, (m, 1, n, 1)), lower_op(plan, 'reshape', b, (1, p, 1, q)))
+    wide = lower_op(plan, 'mul', lower_op(plan, 'reshape', a, (m, 1, n, 1)),
+                    lower_op(plan, 'reshape', b, (1, p, 1, q)))
     return lower_op(plan, 'reshape', wide, (m * p, n * q))
 
 def _bilinear(plan, x, y, w, b=None):
@@ -271,10 +276,12 @@ def _im2col(plan, x, size, step, pad, stride):
                                               stride[0]), 3, j * step[1],
                 j * step[1] + (w - 1) * stride[1] + 1, stride[1])
              for i in range(size[0]) for j in range(size[1])]
-    return lower_op(plan, 'reshape', lower_op(plan, 'stack', tuple(views), 2), (N, C * size[0] * size[1], h * w))
+    return lower_op(plan, 'reshape', lower_op(plan, 'stack', tuple(views), 2),
+                    (N, C * size[0] * size[1], h * w))
 
 def _copy(plan, x, y, *_):
-    return lower_cast(plan, y if plan.shape(y) == plan.shape(x) else lower_op(plan, 'expand', y, plan.shape(x)),
+    return lower_cast(plan,
+                      y if plan.shape(y) == plan.shape(x) else lower_op(plan, 'expand', y, plan.shape(x)),
                       plan.dtype(x))
 
 DECOMPOSITIONS = {'pad': _pad, 'copy': _copy, 'constant_pad_nd': lambda p, x, pads, value=0: _pad(p, x, pads,

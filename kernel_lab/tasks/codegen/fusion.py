@@ -317,7 +317,8 @@ def _may_be_a_pass(group, graph):
     space = is_rowwise(group[0]) and group_space(group, graph)
     return bool(space and rows_left(group, graph, space))
 
-def plan_fused(graph: Graph, plan: KernelPlan, pays: Callable[[Graph], bool] = lambda graph: True) -> KernelPlan:
+def plan_fused(graph: Graph, plan: KernelPlan,
+               pays: Callable[[Graph], bool] = lambda graph: True) -> KernelPlan:
     """Lower a graph group by group.
 
     A group without a layout, or one that, as a graph, does not `pay`, is cut into smaller ones, at last into nodes."""

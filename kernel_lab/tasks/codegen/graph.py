@@ -276,7 +276,8 @@ def live_nodes(nodes: Iterable[Node], outs: Iterable[str]) -> tuple[Node, ...]:
     return tuple(reversed(kept))
 
 # %% ../../../nbs/3_tasks/2_codegen/00_graph.ipynb #279f27fc
-VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'permute', 'transpose', 't',
+VIEWS = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view',
+         'permute', 'transpose', 't',
          'numpy_T', 'mT', 'slice', 'select', 'expand', 'expand_as', 'narrow', 'chunk', 'split', 'split_with_sizes',
          'unbind', 'getitem', 'diagonal', 'unfold', 'movedim', 'swapaxes', 'swapdims', 'view_as', 'reshape_as',
          'ravel', 'broadcast_to')

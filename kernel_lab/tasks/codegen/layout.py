@@ -45,7 +45,8 @@ def worked_axes(node: Node, rank: int) -> tuple[int, ...] | None:
     if node.op not in ROW_OPS: return None
     if node.op in ('layer_norm', 'rms_norm'):
         return tuple(range(rank - len(argument_of(node, 'normalized_shape')), rank))
-    axes = argument_of(node, 'dim', -1 if node.op in _LAST_AXIS_OPS else 1 if node.op == 'cosine_similarity' else ())
+    axes = argument_of(node, 'dim',
+                       -1 if node.op in _LAST_AXIS_OPS else 1 if node.op == 'cosine_similarity' else ())
     if isinstance(axes, bool) or axes == (): return tuple(range(rank))
     return tuple(sorted({a % rank for a in (axes if isinstance(axes, tuple) else (axes,))})) if rank else ()
 
@@ -166,7 +167,8 @@ def _full_reduction(sizes, views, result):
     count = math.prod(sizes)
     if any(math.prod(v) not in (1, count) for v in views): return None
     two = tuple((1, math.prod(v)) for v in views)
-    return RowLayout('rc' if count < WHOLE_TENSOR_MIN_ELEMENTS or result not in (1, count) else 'w', two, (1, result))
+    return RowLayout('rc' if count < WHOLE_TENSOR_MIN_ELEMENTS or result not in (1, count) else 'w', two,
+                     (1, result))
 
 # %% ../../../nbs/3_tasks/2_codegen/05_layout.ipynb #6804567f
 def axis_index(rank: int, axis: int, what: str) -> str:
@@ -206,7 +208,8 @@ def _roll(src, shape, shifts, dims=()):
     size = shape[dim[0]]
     k = n[0] % size
     part = lambda a, b: axis_index(len(shape), dim[0], f'{a}:{b}')
-    return [(part(k, size), src + part(0, size - k)), *([(part(0, k), src + part(size - k, size))] if k else [])]
+    return [(part(k, size), src + part(0, size - k)),
+            *([(part(0, k), src + part(size - k, size))] if k else [])]
 
 def _repeat(src, shape, *times):
     times = times[0] if isinstance(times[0], tuple) else times
@@ -258,7 +261,8 @@ COPY_RULES = {
     'expand': _expand, 'roll': _roll, 'repeat': _repeat, 'diagonal': _diagonal, 'unfold': _unfold,
     'repeat_interleave': _interleave, 'flip': _flip, 'narrow': _narrow}
 
-def concat_copies(srcs: Sequence[str], shapes: Sequence[tuple[int, ...]], dim: int = 0) -> list[tuple[str, str]]:
+def concat_copies(srcs: Sequence[str], shapes: Sequence[tuple[int, ...]],
+                  dim: int = 0) -> list[tuple[str, str]]:
     "The copies that concatenate tensors along an axis."
     ends = [sum(s[dim] for s in shapes[:k + 1]) for k in range(len(shapes))]
     return [(axis_index(len(s), dim, f'{e - s[dim]}:{e}'), src) for src, s, e in zip(srcs, shapes, ends)]

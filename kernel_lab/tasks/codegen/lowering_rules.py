@@ -16,7 +16,8 @@ from .blocking import row_pass, whole_tensor_pass
 from .plan import HbmTensor, KernelPlan, lower_op, lower_op_as
 
 # %% ../../../nbs/3_tasks/2_codegen/08_lowering_rules.ipynb #96b7d9ee
-_LAYOUT_ARGUMENTS = {'dim', 'keepdim', 'dtype', 'normalized_shape', 'half_to_float', 'layout', 'device', 'pin_memory',
+_LAYOUT_ARGUMENTS = {'dim', 'keepdim', 'dtype', 'normalized_shape', 'half_to_float',
+                     'layout', 'device', 'pin_memory',
                      'memory_format', 'generator', 'reduction', 'out_dtype'}
 _KEYWORD_ARGUMENTS = {'p': ('linalg_vector_norm', 'norm', 'linalg_norm', 'pairwise_distance'),
                       'eps': ('layer_norm', 'rms_norm', 'cosine_similarity', 'pairwise_distance')}
@@ -74,7 +75,8 @@ def flat_layout(count: int) -> tuple[int, int, int]:
     if cost(best) <= 1.3 * cost(cols) + 1000: return count // best, best, 0
     return count // cols, cols, count % cols
 
-def flat_passes(plan: KernelPlan, formula: Callable, places: Sequence[HbmTensor], out: Sequence[HbmTensor], count: int,
+def flat_passes(plan: KernelPlan, formula: Callable, places: Sequence[HbmTensor],
+                out: Sequence[HbmTensor], count: int,
                 reuse: bool = False) -> list[str]:
     "Lines of an elementwise pass over operands of one size, or of one number; `reuse` as for `row_pass`."
     rows, cols, rest = flat_layout(count)
@@ -234,9 +236,11 @@ def _lower_matvec(node, plan):
     return []
 
 # %% ../../../nbs/3_tasks/2_codegen/08_lowering_rules.ipynb #4efeeede
-RESHAPES = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view', 'view_as', 'reshape_as',
+RESHAPES = ('view', 'reshape', 'unsqueeze', 'squeeze', 'flatten', 'unflatten', '_unsafe_view',
+            'view_as', 'reshape_as',
              'ravel', 'atleast_1d', 'atleast_2d', 'atleast_3d')
-_JOIN_RULES = {'cat': concat_copies, 'concat': concat_copies, 'concatenate': concat_copies, 'stack': stack_copies}
+_JOIN_RULES = {'cat': concat_copies, 'concat': concat_copies, 'concatenate': concat_copies,
+               'stack': stack_copies}
 
 def _copy_pass(node, plan):
     "The copies of a node that moves data."
@@ -285,7 +289,8 @@ def _overwrite_pass(node, plan, first, x, part):
     lines = first()
     return [*lines, f'    nisa.dma_copy(dst={plan.materialise(node.name).text()}{part}, src={x.text()})']
 
-_SPLITS = ('chunk', 'split', 'split_with_sizes', 'unbind', 'tensor_split', 'unsafe_chunk', 'unsafe_split', 'hsplit',
+_SPLITS = ('chunk', 'split', 'split_with_sizes', 'unbind', 'tensor_split', 'unsafe_chunk',
+           'unsafe_split', 'hsplit',
            'vsplit')
 
 def lower_result_part(node: Node, plan: KernelPlan) -> list[str] | None:
@@ -308,7 +313,8 @@ def _split_parts(whole, plan):
     return {n.args[1]: n for n in plan.nodes.values() if n.op == 'getitem' and n.args[0] == Ref(whole.name)}
 
 # %% ../../../nbs/3_tasks/2_codegen/08_lowering_rules.ipynb #37be6ad5
-_FILL_VALUES = {'ones': 1.0, 'zeros': 0.0, 'ones_like': 1.0, 'zeros_like': 0.0, 'new_ones': 1.0, 'new_zeros': 0.0,
+_FILL_VALUES = {'ones': 1.0, 'zeros': 0.0, 'ones_like': 1.0, 'zeros_like': 0.0,
+                'new_ones': 1.0, 'new_zeros': 0.0,
                 'empty': 0.0, 'empty_like': 0.0, 'new_empty': 0.0}
 _FILL_OPS = ('full', 'full_like', 'new_full', 'scalar_tensor')
 

@@ -144,7 +144,8 @@ def _load_operand(writer, operand):
     "The tile of an epilogue operand, whose view is that of the result, or 1."
     *batch, M, N = operand.view
     if _is_shared_row(operand):
-        return TileExpr(writer, f'{operand.name}_row[0:r, c:c + m]', PSUM_BANK_COLUMNS, 'm', 'r', operand.dtype)
+        return TileExpr(writer, f'{operand.name}_row[0:r, c:c + m]', PSUM_BANK_COLUMNS, 'm', 'r',
+                        operand.dtype)
     rows, cols = 'at + g:at + g + r' if M > 1 else '0:1', 'c:c + m' if N > 1 else '0:1'
     tile = TileExpr(writer, operand.name, PSUM_BANK_COLUMNS if N > 1 else 1, 'm' if N > 1 else '',
                     'r').new(f'{operand.name}_tile',
@@ -180,9 +181,11 @@ def _contract(x, w, K, kind, past=False):
         lambda name, count, n: f'{name} = nl.ndarray((ROWS, {count}, {n}), dtype=nl.{kind}, buffer=nl.sbuf)',
     )
     for head, first, count in _contraction_chunks(K, 2 if past else BLOCKS_PER_COPY):
-        body = [tile('w_t', count, 'm'), *_load_blocks(w, not w.transposed, 'w_t', '0', 'c', 'm', first, count, kind)]
+        body = [tile('w_t', count, 'm'),
+                *_load_blocks(w, not w.transposed, 'w_t', '0', 'c', 'm', first, count, kind)]
         if past:
-            body += [tile('x_t', count, 'n'), *_load_blocks(x, x.transposed, 'x_t', '0', 'at', 'n', first, count, kind)]
+            body += [tile('x_t', count, 'n'),
+                     *_load_blocks(x, x.transposed, 'x_t', '0', 'at', 'n', first, count, kind)]
         lines += _multiply_chunk(x, head, first, count, body, past)
     if not K % BLOCK_ROWS: return lines
     lines += [*(_load_remainder(x, x.transposed, 'x_rest', 'at', 'n', K, kind) if past else []),
@@ -271,7 +274,8 @@ def _transpose_to_hbm(block, w, K, N, kind):
     return [f'{new.name} = nl.ndarray({new.shape}, dtype=nl.{kind}, buffer=nl.private_hbm)  # turned once',
             f'def {block}_turn({_batch_arguments(w)}c, m):', *indented(1, body), '', *_batch_loops(w, calls), ''], new
 
-def matmul_pass(block: str, x: Matrix, w: Matrix, out: Matrix, group: int | None = None, after: Callable | None = None,
+def matmul_pass(block: str, x: Matrix, w: Matrix, out: Matrix, group: int | None = None,
+                after: Callable | None = None,
                 operands: Sequence = (), more: Sequence = ()) -> list[str]:
     """Lines of the pass out = x @ w (`Matrix` operands), or `after(x @ w, *operands)`.
 
@@ -288,7 +292,8 @@ def matmul_pass(block: str, x: Matrix, w: Matrix, out: Matrix, group: int | None
                                                 depth), f'{_batch_arguments(out)}at, n{", strips" if hold else ""}'
     body = _stream_both(x, w, K, N, kind, finish) if past else _resident_columns(x, w, K, kind,
             finish) if hold else _stream_columns(x, w, K, N, kind, finish)
-    lines = [*before, *_load_shared_rows(operands), *(_load_columns_function(block, w, K, N, kind) if hold else []),
+    lines = [*before, *_load_shared_rows(operands),
+             *(_load_columns_function(block, w, K, N, kind) if hold else []),
              f'def {block}({args}):', *indented(1, body), '']
     strips = f'strips = {block}_columns({_batch_arguments(w)[:-2]})' if hold else None
     shared = hold and not _batch_arguments(w)

@@ -33,7 +33,8 @@ class HbmTensor:
     def matrix(self, batch=None, transposed=False):
         "The tensor as a batch of matrices over its last two axes; `batch` replaces the sizes of the other axes."
         shape = self.shape if len(self.shape) > 1 else (1, *self.shape)
-        return Matrix(self.name, self.declared, tuple(shape[:-2] if batch is None else batch), shape[-2:], self.dtype,
+        return Matrix(self.name, self.declared,
+                      tuple(shape[:-2] if batch is None else batch), shape[-2:], self.dtype,
                       transposed)
 
     def text(self, shape=None):
@@ -171,10 +172,12 @@ def lower_op(plan: KernelPlan, op: str, *args: object, **kwargs: object) -> Ref:
     return lower_op_as(plan, op, args, tuple(out.shape),
                        result_dtype(op, _dtypes(args, plan), str(out.dtype).removeprefix('torch.')), **kwargs)
 
-def lower_op_as(plan: KernelPlan, op: str, args: tuple, shape: tuple[int, ...], dtype: str, **kwargs: object) -> Ref:
+def lower_op_as(plan: KernelPlan, op: str, args: tuple, shape: tuple[int, ...], dtype: str,
+                **kwargs: object) -> Ref:
     "Lower an operation with a given result shape and dtype."
     plan.steps += 1
-    node = plan.nodes[f'{op}_x{plan.steps}'] = Node(f'{op}_x{plan.steps}', op, tuple(args), kwargs, tuple(shape), dtype)
+    node = plan.nodes[f'{op}_x{plan.steps}'] = Node(f'{op}_x{plan.steps}', op, tuple(args), kwargs,
+                                                    tuple(shape), dtype)
     plan.lower(node)
     return Ref(node.name)
 
@@ -182,7 +185,8 @@ def lower_cast(plan: KernelPlan, x: Ref, dtype: str) -> Ref:
     "x in another dtype; itself where HBM stores both alike."
     was = hbm_dtype(plan.dtype(x))
     if hbm_dtype(dtype) == was: return x
-    return lower_op_as(plan, 'cast_whole' if 'float' in was and 'int' in dtype else 'cast', (x,), plan.shape(x), dtype)
+    return lower_op_as(plan, 'cast_whole' if 'float' in was and 'int' in dtype else 'cast', (x,),
+                       plan.shape(x), dtype)
 
 def with_dtype(plan: KernelPlan, x: Ref, dtype: str) -> Ref:
     "x rounded to `dtype`: its pass is emitted again if nothing followed it, else a cast is added."

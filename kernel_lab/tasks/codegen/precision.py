@@ -16,7 +16,8 @@ from ..model.workload import Workload, max_error_ratio
 if TYPE_CHECKING: import torch
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d6059c38
-MOVEMENT_OPS = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat', 'repeat_interleave', 'tile',
+MOVEMENT_OPS = (*VIEWS, 'cat', 'concat', 'concatenate', 'stack', 'roll', 'flip', 'repeat',
+                'repeat_interleave', 'tile',
                 'pad', 'index', 'index_select', 'embedding', 'gather', 'take_along_dim', 'tril', 'triu', 'padded',
                 'pixel_shuffle', 'pixel_unshuffle', 'channel_shuffle', 'im2col')
 
@@ -55,7 +56,8 @@ def assign_dtypes(graph: Graph, kinds: dict, dtype: str, rounded: Iterable[str] 
         nodes.append(replace(n, dtype=stored[n.name]))
     late = {o: Node(f'{o}_rounded', 'cast', (Ref(o),), {}, graph[o].shape, dtype) for o in graph.outputs
             if ('float' in stored[o] or o in floats) and hbm_dtype(stored[o]) != dtype}
-    return Graph(ins, (*nodes, *late.values()), tuple(late[o].name if o in late else o for o in graph.outputs))
+    return Graph(ins, (*nodes, *late.values()),
+                 tuple(late[o].name if o in late else o for o in graph.outputs))
 
 def float32_tensors(kinds: dict) -> list:
     "Empty torch tensors for inputs {name: (shape, dtype)}, floats as float32."
@@ -67,7 +69,8 @@ def _float_outputs(found, graph):
     kept = [n.meta['val'].dtype for n in returned if hasattr(n, 'meta')]
     return {o for o, kind in zip(graph.outputs, kept) if kind.is_floating_point}
 
-def float32_graph(found: 'torch.export.ExportedProgram', kinds: dict, dtype: str, rounded: Iterable[str] = ()) -> Graph:
+def float32_graph(found: 'torch.export.ExportedProgram', kinds: dict, dtype: str,
+                  rounded: Iterable[str] = ()) -> Graph:
     """The graph of a program that was exported with `float32_tensors`, with stored dtypes assigned.
 
     Outputs are of `dtype`."""
@@ -76,7 +79,8 @@ def float32_graph(found: 'torch.export.ExportedProgram', kinds: dict, dtype: str
     return assign_dtypes(graph, kinds, dtype, rounded, _float_outputs(found, graph))
 
 # %% ../../../nbs/3_tasks/2_codegen/01_precision.ipynb #d1857ae5
-PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1), 'addmm': (1, 2), 'baddbmm': (1, 2),
+PRODUCT_OPERANDS = {'matmul': (0, 1), 'mm': (0, 1), 'bmm': (0, 1), 'linear': (0, 1),
+                    'addmm': (1, 2), 'baddbmm': (1, 2),
                     'einsum': (1,), 'scaled_dot_product_attention': (0, 1, 2),
                     **{f'conv{t}{k}d': (0, 1) for t in ('', '_transpose') for k in (1, 2, 3)}}  # operation → positions
 

@@ -39,7 +39,8 @@ def _where(keep, a, b):
     if not isinstance(a, RowExpr) and not isinstance(b, RowExpr):
         return keep * (a - b) + b if max(abs(a), abs(b)) < 1e30 else keep * a + (1 - keep) * b
     if not isinstance(b, RowExpr):
-        return keep * a if not b else (1 - keep).fused_binary('multiply', b, 'add', keep * a if abs(b) < 1e30 else a,
+        return keep * a if not b else (1 - keep).fused_binary('multiply', b, 'add',
+                                                              keep * a if abs(b) < 1e30 else a,
                                                               'chosen')
     if not isinstance(a, RowExpr) and (not a or abs(a) >= 1e30):
         return keep.fused_binary('multiply', a, 'add', b, 'chosen') if a else (1 - keep) * b

@@ -85,7 +85,8 @@ class RowExpr:
     def exp_sum(self): return None          # (maxima, sums of e^(x − maximum)) of rows where one loop makes both
 
 # %% ../../../nbs/3_tasks/2_codegen/02_tile_text.ipynb #5e3ca9b4
-_NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal', 'greater', 'greater_equal', 'mod',
+_NON_COMMUTATIVE_OPS = ('subtract', 'divide', 'power', 'less', 'less_equal',
+                        'greater', 'greater_equal', 'mod',
                         'fmod')     # a op b is not b op a
 # instructions that write another dtype than they read
 _CASTING_INSTRUCTIONS = 'activation|tensor_tensor|scalar_tensor_tensor|tensor_scalar|tensor_copy'
@@ -136,7 +137,8 @@ class TileExpr(RowExpr):
         order = {'reverse0': True} if reverse and op in _NON_COMMUTATIVE_OPS else {}
         operand = (other if other.dtype == 'float32'
                    else other.copy_as('float32')) if tile else repr(float(FINITE_LIMITS.get(other, other)))
-        return self.emit('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}', operand0=operand, **order)
+        return self.emit('tensor_scalar', like.new(hint), data=self, op0=f'nl.{op}',
+                         operand0=operand, **order)
 
     def copy_as(self, dtype): return self.emit('tensor_copy', self.new('copy', dtype=dtype), src=self)
 
@@ -185,7 +187,8 @@ class TileExpr(RowExpr):
         column."""
         run = self.new('running')
         out, src = (run.backwards(), self.backwards()) if backwards else (run, self)
-        self.emit('tensor_scalar_cumulative', out, src=src, op0='nl.add', op1=f'nl.{op}', imm0=0.0, imm1=start,
+        self.emit('tensor_scalar_cumulative', out, src=src, op0='nl.add',
+                  op1=f'nl.{op}', imm0=0.0, imm1=start,
                   reduce_cmd='nisa.reduce_cmd.load_reduce')
         return run
 

@@ -189,7 +189,8 @@ def _index_select(node, plan):
     order = (dim, *(k for k in range(len(shape)) if k != dim))
     front = lower_op(plan, 'permute', x, order)
     count = math.prod(plan.shape(index))
-    taken = lower_op_as(plan, 'embedding', (front, index), (count, *(shape[k] for k in order[1:])), node.dtype)
+    taken = lower_op_as(plan, 'embedding', (front, index),
+                        (count, *(shape[k] for k in order[1:])), node.dtype)
     back = lower_op(plan, 'permute', taken, tuple(order.index(k) for k in range(len(shape))))
     plan.alias(node, back)
     return []
@@ -299,7 +300,8 @@ def _scatter(node, plan):
                         f'operand0={index.name}[:, j:j + 1], op1=nl.multiply, operand1={value})')
             out.emit('tensor_tensor', out, data1=out, data2=hit, op='nl.add')
         return (out,)
-    return _axis_pass(node, plan, put, dim, x.name, index.name, *([source.name] if isinstance(source, Ref) else []))
+    return _axis_pass(node, plan, put, dim, x.name, index.name,
+                      *([source.name] if isinstance(source, Ref) else []))
 
 def _index_add(node, plan):
     "index_add on the first axis: a product with ones where the index equals the row."

@@ -72,7 +72,8 @@ def declared_sizes(found: TaskSource, variant: dict | None = None) -> tuple[dict
     return inputs, [empty(t) for t in d['outputs'].values()]
 
 # %% ../../../nbs/3_tasks/5_importers/01_flashinfer_bench.ipynb #a95dc06d
-SAFETENSORS_DTYPES = {'F64': 'float64', 'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16', 'I64': 'int64',
+SAFETENSORS_DTYPES = {'F64': 'float64', 'F32': 'float32', 'F16': 'float16',
+                      'BF16': 'bfloat16', 'I64': 'int64',
                       'I32': 'int32', 'I16': 'int16', 'I8': 'int8', 'U8': 'uint8',
            'BOOL': 'bool', 'F8_E4M3': 'float8_e4m3fn', 'F8_E5M2': 'float8_e5m2'}
 MAX_HEADER_BYTES = 100 << 20
@@ -309,7 +310,8 @@ def _found(d, workloads, root):
                     if n not in used)
         used.add(name)
         rows.append({'name': name, 'axes': w['axes'], 'inputs': w['inputs'], 'uuid': w['uuid']})
-    return TaskSource(f'flashinfer/{d["op_type"]}/{d["name"]}', 2, FLASHINFER_BENCH, 'definition', d['reference'],
+    return TaskSource(f'flashinfer/{d["op_type"]}/{d["name"]}', 2, FLASHINFER_BENCH,
+                      'definition', d['reference'],
                  {'definition': d, 'root': str(root), 'workloads': rows, 'tags': (d['op_type'],)})
 
 # %% ../../../nbs/3_tasks/5_importers/01_flashinfer_bench.ipynb #93fa3e8e

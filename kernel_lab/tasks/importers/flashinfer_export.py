@@ -85,7 +85,8 @@ def _of_file(task, ref, names):
         raise UsageError(f'{task.name} is a {found.kind} file, which is not written as a definition.')
     count = len(inspect.signature(_model_of(found).forward).parameters) - 1
     inputs, weights = names[:count], names[count:]
-    return found.text + _MODEL.format(args=', '.join(names), inputs=', '.join(inputs), weights=', '.join(weights),
+    return found.text + _MODEL.format(args=', '.join(names), inputs=', '.join(inputs),
+                                      weights=', '.join(weights),
                                       train=found.extra.get('mode') != 'eval')
 
 def _model_of(found):
@@ -126,7 +127,8 @@ def definition_of(task: Task, workloads: Sequence[str] | None = None) -> tuple[d
     tried = [_tried(task, text, w) for w in ws]
     shapes = [[*w.shapes.values(), *(o.shape for o in outs)] for w, outs in zip(ws, tried)]
     axes, names = axes_of([sizes for k in range(len(shapes[0])) for sizes in zip(*(s[k] for s in shapes))])
-    spec = lambda k, dtype: {'shape': [names[sizes] for sizes in zip(*(s[k] for s in shapes))] or None, 'dtype': dtype}
+    spec = lambda k, dtype: {'shape': [names[sizes] for sizes in zip(*(s[k] for s in shapes))] or None,
+                             'dtype': dtype}
     arrays = task.draw(ws[0])
     dtype = lambda a: ws[0].dtype if a.dtype.kind in 'fV' else str(a.dtype)
     ins = {k: spec(j, dtype(a)) for j, (k, a) in enumerate(arrays.items())}
@@ -150,10 +152,12 @@ TRACE_STATUS = {'correct': 'PASSED', 'wrong_shape': 'INCORRECT_SHAPE', 'wrong_re
                 'not_finite': 'INCORRECT_NUMERICAL', 'timeout': 'TIMEOUT',
           **dict.fromkeys(('parse_error', 'no_entry', 'trace_error', 'unsupported', 'limit_exceeded'), 'COMPILE_ERROR')}
 
-def solution_of(kernel: Kernel, definition: str, author: str = 'kernel-lab', hardware: str = 'AWS Trainium') -> dict:
+def solution_of(kernel: Kernel, definition: str, author: str = 'kernel-lab',
+                hardware: str = 'AWS Trainium') -> dict:
     "A kernel as a solution record of the definition of this name."
     language = kernel.target if kernel.target in SOLUTION_LANGUAGES else 'python'
-    spec = dict(language=language, target_hardware=[hardware], entry_point=f'kernel.py::{kernel.entry or "kernel"}',
+    spec = dict(language=language, target_hardware=[hardware],
+                entry_point=f'kernel.py::{kernel.entry or "kernel"}',
                 dependencies=['nki'] if kernel.target == 'nki' else [],
                 destination_passing_style=False)
     return dict(name=f'{definition}_{kernel.hash[:10]}', definition=definition, author=author, spec=spec,
@@ -183,7 +187,8 @@ def trace_of(evaluation, workload, solution):
         correctness = {'max_relative_error': _json_number(worst.max_rel),
                        'max_absolute_error': _json_number(worst.max_abs)}
     if status == 'PASSED':
-        performance = {'latency_ms': evaluation.latency_us / 1e3, 'reference_latency_ms': evaluation.baseline_us / 1e3,
+        performance = {'latency_ms': evaluation.latency_us / 1e3,
+                       'reference_latency_ms': evaluation.baseline_us / 1e3,
                        'speedup_factor': evaluation.speedup}
     log = (
         'Latencies are simulated, not measured; the reference latency is that of the first kernel of'
@@ -239,5 +244,6 @@ def write_dataset(data: FlashInferDataset, folder: Path | str) -> list[Path]:
     for n, s in data.solutions.items(): put(root / 'solutions' / slug(s['author']) / kind(s['definition'])
                                             / f'{slug(n)}.json', json.dumps(s, indent=2))
     for n in dict.fromkeys(t['definition'] for t in data.traces):
-        put(root / 'traces' / kind(n) / f'{slug(n)}.jsonl', lines(t for t in data.traces if t['definition'] == n))
+        put(root / 'traces' / kind(n) / f'{slug(n)}.jsonl',
+            lines(t for t in data.traces if t['definition'] == n))
     return out

@@ -34,7 +34,8 @@ def rms_norm(hidden_states, weight):
 
 def add_rms_norm(hidden_states, residual, weight):
     "The same of the sum with a residual."
-    return narrowed(unit_scaled(widened(hidden_states) + widened(residual), weight, DEEPSEEK_EPSILON), hidden_states)
+    return narrowed(unit_scaled(widened(hidden_states) + widened(residual), weight, DEEPSEEK_EPSILON),
+                    hidden_states)
 
 def product(A, B):
     "A times B transposed: both have the summed axis last."
@@ -144,7 +145,8 @@ def unscaled(x, scale):
     widths = [n // m for n, m in zip(x.shape[-2:], scale.shape[-2:])]
     return widened(x) * widened(scale).repeat_interleave(widths[0], -2).repeat_interleave(widths[1], -1)
 
-def moe_blocks(routing_logits, routing_bias, hidden_states, hidden_states_scale, gemm1_weights, gemm1_weights_scale,
+def moe_blocks(routing_logits, routing_bias, hidden_states, hidden_states_scale,
+               gemm1_weights, gemm1_weights_scale,
                gemm2_weights, gemm2_weights_scale, local_expert_offset, routed_scaling_factor):
     "The sum over a rank's experts, each on the tokens that chose it."
     import torch

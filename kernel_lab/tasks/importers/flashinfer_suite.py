@@ -35,7 +35,8 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> Path:
     return path
 
 # %% ../../../nbs/3_tasks/5_importers/09_flashinfer_suite.ipynb #618d97a9
-_DECODE = ({'sequences': 2, 'longest': 24}, {'sequences': 16, 'longest': 512}, {'sequences': 64, 'longest': 4096})
+_DECODE = ({'sequences': 2, 'longest': 24}, {'sequences': 16, 'longest': 512},
+           {'sequences': 64, 'longest': 4096})
 _PREFILL = ({'sequences': 2, 'longest': 16, 'queries': 6}, {'sequences': 4, 'longest': 512, 'queries': 128},
             {'sequences': 8, 'longest': 2048, 'queries': 1024})
 _rows = lambda axis, *counts: tuple({axis: n} for n in counts)
@@ -116,7 +117,8 @@ def random_workload(name: str, sizes: Mapping[str, int] | None = None, seed: int
     elif 'sparse_indices' in d['inputs']: axes, tensors = _drawn_choice(d, sizes, rng)
     else: axes, tensors = dict(sizes), {}
     said = json.dumps([name, seed, sizes], sort_keys=True)
-    record = {'uuid': str(uuid.uuid5(uuid.NAMESPACE_URL, f'kernel-lab/flashinfer/{said}')), 'axes': axes, 'inputs': {}}
+    record = {'uuid': str(uuid.uuid5(uuid.NAMESPACE_URL, f'kernel-lab/flashinfer/{said}')), 'axes': axes,
+              'inputs': {}}
     path = f'blob/workloads/{d["op_type"]}/{name}/{name}_{record["uuid"]}.safetensors'
     for k, t in d['inputs'].items():
         if k in tensors: record['inputs'][k] = {'type': 'safetensors', 'path': path, 'tensor_key': k}
@@ -176,7 +178,8 @@ FLASHINFER_KERNELS: dict[str, Kernel] = {n: Kernel(text, 'kernel', 'triton', f'{
     'gemm_n4096_k4096': _PRODUCT}.items()}
 
 # %% ../../../nbs/3_tasks/5_importers/09_flashinfer_suite.ipynb #5c88918d
-def flashinfer_dataset(names: Iterable[str] = FLASHINFER_OPERATORS, seed: int = 0) -> tuple[FlashInferDataset, dict]:
+def flashinfer_dataset(names: Iterable[str] = FLASHINFER_OPERATORS,
+                       seed: int = 0) -> tuple[FlashInferDataset, dict]:
     "(`FlashInferDataset`, {path: {key: array}} of its tensors) of operators. `UsageError` for an unknown name."
     definitions, workloads, solutions, blobs = {}, {}, {}, {}
     for name in names:
@@ -190,7 +193,8 @@ def flashinfer_dataset(names: Iterable[str] = FLASHINFER_OPERATORS, seed: int = 
             solutions[s['name']] = s
     return FlashInferDataset(definitions, workloads, solutions), blobs
 
-def write_flashinfer(folder: Path | str, names: Iterable[str] = FLASHINFER_OPERATORS, seed: int = 0) -> list[Path]:
+def write_flashinfer(folder: Path | str, names: Iterable[str] = FLASHINFER_OPERATORS,
+                     seed: int = 0) -> list[Path]:
     """Write operators as a FlashInfer-Bench dataset: definitions, three workloads each, solutions of ours; returns the
     files. `import_suite(folder)` reads it. `UsageError` for an unknown name, or a folder that cannot be written."""
     data, blobs = flashinfer_dataset(names, seed)

@@ -61,7 +61,8 @@ def read_path(path: Path | str) -> tuple[list[TaskSource], list[SkippedTask]]:
     for reader in GENERAL_READERS:
         if not found and not left: found, left = reader(path)
     if not found and not left:
-        raise UsageError(f'Nothing at {path} is a suite that the lab knows.', hint=f'It looked for: {KNOWN_FORMS}.')
+        raise UsageError(f'Nothing at {path} is a suite that the lab knows.',
+                         hint=f'It looked for: {KNOWN_FORMS}.')
     kept, left = {}, list(left)
     for f in found:
         if f.name in kept: left.append(SkippedTask(f.name, f.level, f.suite, 'there is another task of this name'))
@@ -119,7 +120,8 @@ class ImportedSuite:
         return f'<table><tr><th>suite</th><th>level</th><th>taken</th><th>left</th><th>why</th></tr>{rows}</table>'
 
 # %% ../../../nbs/3_tasks/5_importers/06_import_suite.ipynb #5dc8afa3
-def import_suite(path: str | Path, seconds: float = 60, workers: int | None = None, progress: Callable | None = None,
+def import_suite(path: str | Path, seconds: float = 60, workers: int | None = None,
+                 progress: Callable | None = None,
                  earlier: Sequence[tuple[dict, dict]] = ()) -> ImportedSuite:
     """Import the tasks of a checkout, folder or file, each probed in a process of its own for at most `seconds`.
 
@@ -147,7 +149,8 @@ def _solution_kernels(path):
     return {f'flashinfer/{data.definitions[d]["op_type"]}/{d}': kernels
             for d, kernels in kernels_of(data).items() if d in data.definitions}
 
-def imported_from(path: str, looks: Sequence[tuple[dict, dict]], left: Sequence[SkippedTask]) -> ImportedSuite:
+def imported_from(path: str, looks: Sequence[tuple[dict, dict]],
+                  left: Sequence[SkippedTask]) -> ImportedSuite:
     "The `ImportedSuite` of pairs (`TaskSource` as a dict, probe result)."
     tasks = {}
     for found, seen in looks:

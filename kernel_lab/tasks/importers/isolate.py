@@ -106,7 +106,8 @@ def bare_environment(home: str) -> dict[str, str]:
             for k in ('PATH', 'LANG', 'LD_LIBRARY_PATH', 'DYLD_LIBRARY_PATH', 'SYSTEMROOT', 'VIRTUAL_ENV')
             if k in os.environ}
     path = os.pathsep.join([str(Path(kernel_lab.__file__).parents[1]), *filter(None, [os.environ.get('PYTHONPATH')])])
-    return keep | {'PYTHONPATH': path, 'HOME': home, 'TMPDIR': home, 'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': '1',
+    return keep | {'PYTHONPATH': path, 'HOME': home, 'TMPDIR': home,
+                   'HF_HUB_OFFLINE': '1', 'OMP_NUM_THREADS': '1',
                    'CUDA_VISIBLE_DEVICES': ''}
 
 def _validated(line):
@@ -134,7 +135,8 @@ def probe_isolated(founds: Iterable[TaskSource], seconds: float = 60, workers: i
     `seconds`: time limit of each; `workers`: processes at once, by default half the cores; `progress(done)` is called
     after each."""
     if not hasattr(os, 'fork'):
-        raise UsageError('Importing needs a system that can fork: Linux or macOS.', hint='On Windows it works in WSL.')
+        raise UsageError('Importing needs a system that can fork: Linux or macOS.',
+                         hint='On Windows it works in WSL.')
     founds = list(founds)
     workers = max(1, min(workers or max(1, (os.cpu_count() or 2) // 2), len(founds)))
     found, todo = {}, list(range(len(founds)))

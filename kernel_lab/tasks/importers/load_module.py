@@ -182,7 +182,8 @@ def run_source(found: TaskSource, variant: dict | None = None, swap: dict | None
     `swap`: name of an imported module → the module that replaces it."""
     module = types.ModuleType(f'imported_{found.key}')
     sys.modules[module.__name__] = module               # dataclasses look up their module there
-    linecache.cache[f'<{found.name}>'] = (len(found.text), None, found.text.splitlines(True), f'<{found.name}>')
+    linecache.cache[f'<{found.name}>'] = (len(found.text), None, found.text.splitlines(True),
+                                          f'<{found.name}>')
     code = compile(shrink_sizes(found.text, ShrinkRule.of(variant)), f'<{found.name}>', 'exec')
     exec(code, module.__dict__)
     for name, other in (swap or {}).items():

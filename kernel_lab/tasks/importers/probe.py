@@ -20,7 +20,8 @@ from ..model.task import Task, flop_counter
 # %% ../../../nbs/3_tasks/5_importers/02_probe.ipynb #83d23be3
 LOADERS = {**OPENERS, 'definition': open_definition}
 
-def load_reference(found: TaskSource, variant: dict | None = None, seed: int = 0, dry: bool = False) -> LoadedReference:
+def load_reference(found: TaskSource, variant: dict | None = None, seed: int = 0,
+                   dry: bool = False) -> LoadedReference:
     "The `LoadedReference` of a file, with random numbers from a seed; its output and warnings are dropped."
     import torch
     with silenced(found.name), seeded(seed), warnings.catch_warnings(), torch.no_grad():
@@ -182,7 +183,8 @@ def _best_variant(found, rough, modest, whys):
         try:
             if source_flops(found, variant) <= MAX_SMALL_FLOPS: return _try_variant(found, variant)[2:]
         except Exception as e: whys.append(e)           # noqa: BLE001 (as above)
-    raise next((e for e in whys if isinstance(e, Declined)), whys[-1] if whys else Declined('no rule makes it small'))
+    raise next((e for e in whys if isinstance(e, Declined)),
+               whys[-1] if whys else Declined('no rule makes it small'))
 
 # %% ../../../nbs/3_tasks/5_importers/02_probe.ipynb #d7d2cf11
 DEFAULT_AXIS_SIZE = 128                      # of a variable axis, if a dataset has no workload
@@ -199,7 +201,8 @@ def _row(name, variant, tensors):
     "A workload as data: its name, variant, shapes, and the dtype of its first real input."
     real = [str(t.dtype).removeprefix('torch.') for t in tensors.values() if t.dtype.is_floating_point]
     dtype = real[0] if real and real[0] in EPSILON else 'float32'
-    return {'name': name, 'variant': variant, 'shapes': {k: list(t.shape) for k, t in tensors.items()}, 'dtype': dtype}
+    return {'name': name, 'variant': variant, 'shapes': {k: list(t.shape) for k, t in tensors.items()},
+            'dtype': dtype}
 
 def probe_source(found: TaskSource) -> dict:
     "Probe a file: returns what its `Task` needs, as plain data. Raises what the file raises, or `Declined`."

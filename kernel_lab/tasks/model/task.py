@@ -106,7 +106,8 @@ class Task(Shown):
         `UsageError` where the reference raises, or returns anything but dense real tensors."""
         import torch
         with torch.no_grad():
-            out = _call_checked(self.name, 'reference', self.reference, arrays, *map(to_torch, arrays.values()))
+            out = _call_checked(self.name, 'reference', self.reference, arrays,
+                                *map(to_torch, arrays.values()))
         out = tuple(out) if isinstance(out, (tuple, list)) else (out,)
         refused = [name for o in out if (name := _unsupported_output(o))]
         if not out or refused:
@@ -145,7 +146,8 @@ class Task(Shown):
                       [(w.name, w.dtype, shapes(w)) for w in self.workloads])
         first = [fold('First kernel', code_of(self.first_kernel.source))] if self.first_kernel else []
         about = ', '.join([f'level {self.level}', self.family, *self.tags])
-        return record(self.name, about, said(self.doc), sizes, fold('Reference', code_of(source_of(self.reference))),
+        return record(self.name, about, said(self.doc), sizes,
+                      fold('Reference', code_of(source_of(self.reference))),
                       *first)
 
     def shown_text(self) -> str:
@@ -236,7 +238,8 @@ def _code_names(code):
     return [*code.co_names, *(n for c in code.co_consts if inspect.iscode(c) for n in _code_names(c))]
 
 # %% ../../../nbs/3_tasks/1_model/01_task.ipynb #a433de74
-def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str | None = None, name: str | None = None,
+def task_from(reference: Callable, inputs: Callable, first_kernel: Kernel | str | None = None,
+              name: str | None = None,
               *,
               workloads: Sequence[Workload] | None = None, level: int = 2, family: str = 'mine', doc: str | None = None,
               tags: Sequence[str] = (), reduces: Callable | None = None, in_place: str | Sequence[str] = ()) -> Task:

@@ -40,7 +40,8 @@ def entry_name(task: str) -> str:
     return name if name.isidentifier() and not keyword.iskeyword(name) else f'kernel_{name}'
 
 # %% ../../../nbs/3_tasks/1_model/00_workload.ipynb #697ea4c1
-DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16), 'float16': np.dtype(np.float16),
+DTYPES = {'float32': np.dtype(np.float32), 'bfloat16': np.dtype(ml_dtypes.bfloat16),
+          'float16': np.dtype(np.float16),
           'float8_e4m3': np.dtype(ml_dtypes.float8_e4m3)}
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def error_ratio(got, want, tolerance: Tolerance) -> np.ndarray:
         np.abs(ratio, out=ratio)
         allowed *= tolerance.rtol
         allowed += tolerance.atol
-        ratio = np.divide(ratio, allowed, out=ratio if ratio.shape == np.broadcast(ratio, allowed).shape else None)
+        ratio = np.divide(ratio, allowed,
+                          out=ratio if ratio.shape == np.broadcast(ratio, allowed).shape else None)
         if not np.isfinite(ratio.max(initial=0)):                      # rare: something is not finite, or 0 / 0
             ratio[~(np.isfinite(got) & np.isfinite(want))] = np.nan
             ratio[got == want] = 0

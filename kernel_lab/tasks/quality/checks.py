@@ -283,7 +283,8 @@ def half_the_work(case):
     return off > 1, f'{way}: {_times(off)}'
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #e614e4ce
-IMPOSTORS = ('zeros', 'constant', 'an input', 'another draw', 'wrong places', 'low precision', 'half the work')
+IMPOSTORS = ('zeros', 'constant', 'an input', 'another draw', 'wrong places', 'low precision',
+             'half the work')
 
 # %% ../../../nbs/3_tasks/4_quality/01_checks.ipynb #fb81ffa3
 def _unnoticed(case, ways):
@@ -291,7 +292,8 @@ def _unnoticed(case, ways):
     return list({w.name: str(w) for w in ways if case.distance(w.outputs) <= 1}.values())
 
 def _removed(case):
-    return case._once('left out', lambda: [(w.guard, str(w), case.distance(w.outputs)) for w in omissions(case.replay)])
+    return case._once('left out',
+                      lambda: [(w.guard, str(w), case.distance(w.outputs)) for w in omissions(case.replay)])
 
 @quality_check('No operation can be left out.')
 def removable_work(case):
@@ -420,7 +422,8 @@ def findings(case: TaskCase, checks: Sequence[Check] = CHECKS) -> Iterator[Findi
         yield (found := _find(c, case))
         if k < BASIC_CHECK_COUNT and found.failed: return
 
-def check_task(task: Task, workload: str | Workload | None = None, checks: Sequence[Check] = CHECKS) -> Quality:
+def check_task(task: Task, workload: str | Workload | None = None,
+               checks: Sequence[Check] = CHECKS) -> Quality:
     """Run quality checks of a task on a workload, by default the smallest one in float32.
 
     A check that raises has failed; after one of the first `BASIC_CHECK_COUNT` fails, the others are not run."""

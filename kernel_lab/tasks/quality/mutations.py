@@ -68,7 +68,8 @@ def _given(found, arrays):
     return {k: held[v] for k, v in lifted.items()} | dict(zip(signature.user_inputs, map(to_torch, arrays.values())))
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #5bee874e
-_VIEWS = {'view', 'reshape', '_unsafe_view', 'unsqueeze', 'squeeze', 'expand', 'expand_as', 'flatten', 'unflatten',
+_VIEWS = {'view', 'reshape', '_unsafe_view', 'unsqueeze', 'squeeze', 'expand',
+          'expand_as', 'flatten', 'unflatten',
          'contiguous', 'clone', 'detach', 'detach_', 'alias',
          'to', '_to_copy', 'type_as', 'lift_fresh_copy', 'dropout', 'broadcast_tensors', 'view_as', 'broadcast_to',
          '_assert_tensor_metadata'}
@@ -147,7 +148,8 @@ NAIVE_FORMS = {'softmax': _naive_softmax, '_softmax': _naive_softmax, 'logsumexp
          'softplus': lambda x, beta=1, threshold=20: (1 + (beta * x).exp()).log() / beta,
                'log_sigmoid': lambda x: -(1 + (-x).exp()).log()}
 
-_NEAR = _VIEWS | {'mul', 'div', 'add', 'sub', 'matmul', 'mm', 'bmm', 'transpose', 'permute', 't', 'numpy_T', 'mT',
+_NEAR = _VIEWS | {'mul', 'div', 'add', 'sub', 'matmul', 'mm', 'bmm', 'transpose',
+                  'permute', 't', 'numpy_T', 'mT',
                  'swapaxes', 'masked_fill', 'where', 'index', 'repeat_interleave', 'select', 'slice'}
 _PRODUCTS = {'matmul', 'mm', 'bmm'}
 
@@ -191,4 +193,5 @@ def truncations(run: ReferenceReplay) -> Iterator[Mutation]:
         value = run.values[node.name]
         if node.name in ends or node.name not in run.moved or getattr(value, 'shape', None) is None: continue
         if all(value.shape == f.shape for f in final):
-            yield Mutation(op_of(node), node.name, 'taken for the result', False, (value.numpy(),) * len(final))
+            yield Mutation(op_of(node), node.name, 'taken for the result', False,
+                           (value.numpy(),) * len(final))

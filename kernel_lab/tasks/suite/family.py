@@ -129,7 +129,8 @@ class Family:
     def __init__(self, name, level, tags=(), **sizes):
         self.name, self.level, self.tags, self.sizes, self.tasks = name, level, tuple(tags), sizes, {}
 
-    def __call__(self, draws=None, *, sizes=None, sums=None, exponent=0.0, tags=(), fp8=False, bf16=True, kernel=None,
+    def __call__(self, draws=None, *, sizes=None, sums=None, exponent=0.0, tags=(),
+                 fp8=False, bf16=True, kernel=None,
                  **axes):
         """Decorator that makes a `Task` of a reference.
 

@@ -56,7 +56,8 @@ def softmax(x):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #01dc0d3e
-softmax = Task('softmax', 1, 'normalisations', 'Softmax over the last axis, as over attention scores or a vocabulary.',
+softmax = Task('softmax', 1, 'normalisations',
+               'Softmax over the last axis, as over attention scores or a vocabulary.',
                softmax_reference, softmax_inputs,
                (Workload('full', {'x': (4096, 4096)}), Workload('small', {'x': (256, 512)})),
                Kernel(SOFTMAX, name='softmax, first kernel'),
@@ -117,7 +118,8 @@ def rmsnorm(x, gain):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #6c732629
-rmsnorm = Task('rmsnorm', 1, 'normalisations', 'Root-mean-square normalisation of every row, with a gain.', rms_norm,
+rmsnorm = Task('rmsnorm', 1, 'normalisations',
+               'Root-mean-square normalisation of every row, with a gain.', rms_norm,
                rms_inputs,
                (Workload('full', {'x': (4096, 4096), 'gain': (1, 4096)}),
                 Workload('small', {'x': (256, 512), 'gain': (1, 512)})),
@@ -131,7 +133,8 @@ def matmul_reference(x_t, w):
 def matmul_inputs(workload, rng):
     "Standard normal x_t, and w scaled so that outputs are of size 1."
     x_t, w = workload.shapes['x_t'], workload.shapes['w']
-    return {'x_t': rng.standard_normal(x_t, np.float32), 'w': rng.standard_normal(w, np.float32) / math.sqrt(w[0])}
+    return {'x_t': rng.standard_normal(x_t, np.float32),
+            'w': rng.standard_normal(w, np.float32) / math.sqrt(w[0])}
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #e87f2c1b
 MATMUL = '''import nki
@@ -167,7 +170,8 @@ def matmul(x_t, w):
 '''
 
 # %% ../../../nbs/3_tasks/3_suite/01_handwritten.ipynb #5a0c3f5a
-matmul = Task('matmul', 1, 'matrix products', 'Matrix product, the left operand transposed.', matmul_reference,
+matmul = Task('matmul', 1, 'matrix products',
+              'Matrix product, the left operand transposed.', matmul_reference,
               matmul_inputs,
               (Workload('full', {'x_t': (2048, 2048), 'w': (2048, 2048)}),
                Workload('small', {'x_t': (256, 256), 'w': (256, 512)})),

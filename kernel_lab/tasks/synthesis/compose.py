@@ -45,12 +45,14 @@ def start_shape(seed, rng, sizes=AXIS_SIZES):
 
 # %% ../../../nbs/3_tasks/7_synthesis/02_compose.ipynb #96b1b704
 MAX_VALUE_ELEMENTS = 1 << 20       # elements of a tensor
-_UNDO = ('softm', 'log_softmax', 'layer_norm', 'rms_norm', 'norm_linear', 'normalise', 'standardise', 'instance',
+_UNDO = ('softm', 'log_softmax', 'layer_norm', 'rms_norm', 'norm_linear', 'normalise',
+         'standardise', 'instance',
          'group_norm', 'centre', 'below_the', 'variance', 'deviation', 'range', 'cosine',
          # a shift or a scale before these is not seen after them
          'scale_by', 'scaled_norm', 'argm', 'entropy', 'cross_', 'divergence', 'chosen', 'share_of')
 _ORDER = ('roll', 'flip', 'swap', 'even_odd', 'permute', 'stack_sides')
-_PLAIN = ('add', 'number_minus', 'subtract', 'scale', 'divide', 'multiply', 'neg', 'average', 'residual_scale',
+_PLAIN = ('add', 'number_minus', 'subtract', 'scale', 'divide', 'multiply', 'neg',
+          'average', 'residual_scale',
           'centre', 'below_the', 'log_softmax')
 
 def has_room(seed, shape):
@@ -98,11 +100,13 @@ class GraphDraft:
 
     def apply(self, seed, value):
         "The name of the seed's result; None where it would be too large."
-        bound = {**{a: _pick(self.rng, s) for a, s in self.sizes.items()}, **bind_axes(seed.before, self.shapes[value])}
+        bound = {**{a: _pick(self.rng, s) for a, s in self.sizes.items()},
+                 **bind_axes(seed.before, self.shapes[value])}
         names = {n: self.input(n, fill_shape(axes, bound),
                                kind if '<' not in kind else f'index<{fill_shape(kind.split("<")[1], bound)[0]}') for n,
                  axes, kind in seed.takes}
-        text = re.sub(r'(?<![\w.])(' + '|'.join(['x', *names]) + r')\b(?!=)', lambda m: {'x': value, **names}[m[1]],
+        text = re.sub(r'(?<![\w.])(' + '|'.join(['x', *names]) + r')\b(?!=)',
+                      lambda m: {'x': value, **names}[m[1]],
                       seed.text)
         return self.say(text, seed.name, seed.given(self.kinds[value]), fill_shape(seed.after, bound),
                         (*self.past[value], seed))
@@ -223,7 +227,8 @@ class Candidate:
         "The candidate as a `Task`, its first kernel written from its reference."
         shapes = {n: s for n, s, _ in self.inputs}
         doc = f'{self.pattern}: {", ".join(self.steps).replace("_", " ")}.'
-        return Task(self.name, 1 if len(self.steps) == 1 else 2, f'made from {self.group}', doc, self.reference(),
+        return Task(self.name, 1 if len(self.steps) == 1 else 2,
+                    f'made from {self.group}', doc, self.reference(),
                     self._draw, (Workload('only', shapes, self.dtype),), tags=('made',), writes=first_kernel_for)
 
     def reference(self):

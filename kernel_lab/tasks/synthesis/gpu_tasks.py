@@ -82,7 +82,8 @@ GPU_STAGES = {'new': 'drawn before, or like another', 'runs': 'reference raises 
               'captured': 'not compiled as a whole', 'deterministic': 'two runs differ',
               'varied': 'constant, or the same for all inputs', 'near': 'near KernelBench',
               'judged': 'too large to interpret', 'listed': 'computes the same as a task of the suite'}
-GPU_CHAINS = Recipe('gpu', AXIS_SIZES, {'chain': (chain, (2, 3, 4, 5), 0.85), 'residual': (residual, (3, 4, 5), 0.15)})
+GPU_CHAINS = Recipe('gpu', AXIS_SIZES,
+                    {'chain': (chain, (2, 3, 4, 5), 0.85), 'residual': (residual, (3, 4, 5), 0.15)})
 
 def gpu_run(target: str) -> RunKind:
     "The kind of run that makes tasks for a language of GPU kernels. `UsageError` for another language."
@@ -139,7 +140,8 @@ def eager_ms_on_card(task: Task) -> tuple[float, str] | None:
             times.append(begin.elapsed_time(end))
     return sorted(times[5:])[10], torch.cuda.get_device_name(0)
 
-def take_times(candidates: Sequence[Candidate], clock: Callable[[Task], tuple[float, str] | None] = eager_ms_on_card,
+def take_times(candidates: Sequence[Candidate],
+               clock: Callable[[Task], tuple[float, str] | None] = eager_ms_on_card,
                shortest_ms: float = 1.0, longest_ms: float = 100.0) -> tuple[list[TimedTask], Counter]:
     """(tasks that are kept, counts of why others are not). `clock`: what a task takes in eager mode and on which card,
     None where nobody knows: then the task is kept and its time unknown."""

@@ -61,7 +61,8 @@ class Operator:
         "Whether its result is nearly what it takes: moved, scaled, masked, multiplied by a matrix."
         return set(re.findall(r'\b(\w+)\(', self.text)) <= _NEAR
 
-_NEAR = {'t', 'transpose', 'permute', 'reshape', 'flatten', 'contiguous', 'repeat_interleave', 'masked_fill', 'where',
+_NEAR = {'t', 'transpose', 'permute', 'reshape', 'flatten', 'contiguous',
+         'repeat_interleave', 'masked_fill', 'where',
          'bmm', 'mm', 'matmul'}
 
 def _operand(text):
@@ -73,7 +74,8 @@ def operator_from_line(line, group):
     "An `Operator` from a line of the catalogue."
     name, text, takes, shape, numbers = (part.strip() for part in line.split('|'))
     (before, after), (needs, gives) = (tuple(p.strip() for p in side.split('->')) for side in (shape, numbers))
-    return Operator(name, group, text, tuple(_operand(t) for t in takes.split(',') if t.strip()), before, after, needs,
+    return Operator(name, group, text,
+                    tuple(_operand(t) for t in takes.split(',') if t.strip()), before, after, needs,
                     gives)
 
 # %% ../../../nbs/3_tasks/7_synthesis/00_operators.ipynb #65512bb2

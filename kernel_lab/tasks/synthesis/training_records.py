@@ -40,7 +40,8 @@ class TrainingRecord:
     def headroom(self) -> Headroom:
         "What the fixed search and the constant rules found."
         launch = get_chip(self.times.chip).launch_us
-        return Headroom(self.times.first_us, self.times.best_us, launch, self.rules, moves_of_rows(self.moves))
+        return Headroom(self.times.first_us, self.times.best_us, launch, self.rules,
+                        moves_of_rows(self.moves))
 
     def task(self) -> Task:
         "The task, with its first kernel, its times and its facts: an evaluation has nothing to find out about it."
@@ -102,7 +103,8 @@ def _run_of(folder):
         raise UsageError(f'There are no training tasks in {folder}.',
                          hint=f'kernel-lab synthesize {folder} --for training makes some.') from None
     if not isinstance(about, dict) or about.get('for') != 'training':
-        raise UsageError(f'{folder} holds a run that is not for training.', hint='Take the folder of another run.')
+        raise UsageError(f'{folder} holds a run that is not for training.',
+                         hint='Take the folder of another run.')
     if about.get('clock') != CLOCK:
         raise UsageError(f'The times in {folder} are of the clock {about.get("clock")}, and this is {CLOCK}.',
                          hint='Make the tasks again, in another folder.')
@@ -141,7 +143,8 @@ def training_summary(results: Iterable[TrainingResult]) -> dict:
     records = [TrainingRecord.from_dict(r.record) for r in results if r.fate == 'passed']
     rule = best_rule(records) if records else None
     share = lambda rule: sum(r.headroom.lead(rule) >= MIN_LEAD for r in records) / len(records) if records else None
-    return dict(tried=len(results), kept=len(records), cpu_median=median(seconds), cpu_mean=sum(seconds) / len(seconds),
+    return dict(tried=len(results), kept=len(records), cpu_median=median(seconds),
+                cpu_mean=sum(seconds) / len(seconds),
                 cpu_p95=seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))],
                 cpu_a_task=sum(seconds) / len(records) if records else None,
                 gain=geometric_mean([r.headroom.gain for r in records]) if records else None,

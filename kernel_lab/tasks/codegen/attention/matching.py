@@ -109,7 +109,8 @@ class AttentionSpec:
     def __repr__(self): return f'scores {list(self.shape)}'
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/01_matching.ipynb #4e37b9d4
-def _turned(operand): return operand[0], replace(operand[1], axes=(*operand[1].axes[:-2], *operand[1].axes[:-3:-1]))
+def _turned(operand): return operand[0], replace(operand[1],
+                                                 axes=(*operand[1].axes[:-2], *operand[1].axes[:-3:-1]))
 
 _ROW_VIEWS = ('repeat_interleave', 'transpose', 'swapaxes', 'permute', 'mT')    # they take no shape
 MOST_COMPUTED_COLUMNS = 128
@@ -356,7 +357,8 @@ class _Reader:
         mine = {start, *(n.name for n in chain)}
         reads = dict.fromkeys(r for n in chain for r in n.refs() if r not in mine)
         operands = tuple((r, self.operand(r)) for r in reads)
-        spec = AttentionSpec((), self.shape, terms, values, None, self.dtype, scale, self.exponent, tuple(chain),
+        spec = AttentionSpec((), self.shape, terms, values, None, self.dtype, scale,
+                             self.exponent, tuple(chain),
                              (start,), operands, tuple(dict.fromkeys(self.planes)), self.sink)
         return _with_out(spec, self)
 

@@ -107,7 +107,8 @@ def _load_rows(p, operand, name, part, col, width, kind):
     return [tile, f'for j in range({T}): nisa.dma_copy(dst={name}[:, j, :], src={one})']
 
 # what the lines around a chain call theirs
-_TAKEN_NAMES = {*'snmcikpjbghw', 'at', 'lo', 'hi', 'count', 'chunks', 'lows', 'low', 'masks', 'mask', 'first', 'made',
+_TAKEN_NAMES = {*'snmcikpjbghw', 'at', 'lo', 'hi', 'count', 'chunks', 'lows', 'low', 'masks',
+                'mask', 'first', 'made',
                 'kept', 'blocks', 'sums', 'turned', 'columns'}
 
 def _leaf_tile(p, operand, part, width):
@@ -148,7 +149,8 @@ def _load_turned(p, operand, name, col, d, scale=1.0):
         suffix, first, T, r = part
         rows = f'{name}_{suffix}'
         here = f'{first} + ' if first else ''
-        lines += [*_load_rows(p, operand, rows, part, col, d, p.kind), f'for g in range(0, {T}, {SQUARES_PER_BANK}):',
+        lines += [*_load_rows(p, operand, rows, part, col, d, p.kind),
+                  f'for g in range(0, {T}, {SQUARES_PER_BANK}):',
                   *indented(1, [
                       f'w = min({SQUARES_PER_BANK}, {T} - g)', tile_line('turn', f'({d}, w * {r})', p.kind, 'psum'),
                       f'for j in range(w): nisa.nc_transpose(dst=turn[:, j * {r}:(j + 1) * {r}], '
@@ -184,7 +186,8 @@ def _load_operand(p, writer, k, operand):
         width = view.shape[-1]
         p.load(name, [tile_line(name, f'(ROWS, {width})'), f'nisa.dma_copy(dst={name}, src='
                 f'{p.source(operand, (0, "ROWS", BLOCK_ROWS, 0), p.span(view, -1, 0, width))})'], operand)
-        return tile(f'{name}[0:n, :]' if column else f'{name}[0:n, c:c + m]', 1 if column else PSUM_BANK_COLUMNS)
+        return tile(f'{name}[0:n, :]' if column else f'{name}[0:n, c:c + m]',
+                    1 if column else PSUM_BANK_COLUMNS)
     if column and Lq % BLOCK_ROWS == 0:
         p.load(name, _load_rows(p, operand, name, _row_parts(Lq)[0], 0, 1, 'float32'), operand)
         return tile(f'{name}[0:n, at // ROWS, :]', 1)

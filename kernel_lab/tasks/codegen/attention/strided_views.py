@@ -38,7 +38,8 @@ def _merged(factors):
 
 def whole_view(shape: tuple[int, ...]) -> StridedView:
     "A contiguous tensor as a view of itself."
-    return StridedView(math.prod(shape), tuple(_merged([(n, math.prod(shape[k + 1:]))]) for k, n in enumerate(shape)))
+    return StridedView(math.prod(shape),
+                       tuple(_merged([(n, math.prod(shape[k + 1:]))]) for k, n in enumerate(shape)))
 
 # %% ../../../../nbs/3_tasks/2_codegen/1_attention/00_strided_views.ipynb #649c18ba
 def split_factors(factors: tuple, sizes: tuple[int, ...]) -> list[tuple] | None:

@@ -66,7 +66,8 @@ def _turned_lines(name, x, shape, kind):
     "Lines that load the rows of the head `h` of x with its columns on partitions."
     (_, n, d), blocks = shape, shape[1] // BLOCK_ROWS
     source = f'{x.text((shape[0], blocks, BLOCK_ROWS, d))}[h, :, :, :].permute((1, 0, 2))'
-    return [tile_line(f'{name}_rows', f'(ROWS, {blocks}, {d})', kind), f'nisa.dma_copy(dst={name}_rows, src={source})',
+    return [tile_line(f'{name}_rows', f'(ROWS, {blocks}, {d})', kind),
+            f'nisa.dma_copy(dst={name}_rows, src={source})',
             tile_line(name, f'({d}, {n})', kind), f'for g in range(0, {blocks}, {SQUARES_PER_BANK}):', *indented(1, [
                 f'w = min({SQUARES_PER_BANK}, {blocks} - g)', tile_line('turn', f'({d}, w * ROWS)', kind, 'psum'),
                 'for j in range(w): nisa.nc_transpose(dst=turn[:, j * ROWS:(j + 1) * ROWS], '
@@ -105,7 +106,8 @@ def _mixed_lines(out, shape, divides):
     target = f'{out.text((heads, blocks, BLOCK_ROWS, dv))}[h, :, :, :].permute((1, 0, 2))'
     by = [tile_line('inverse', '(ROWS, 1)'), f'nisa.reciprocal(dst=inverse, data=acc[:, {dv}:{dv + 1}])',
           f'nisa.tensor_scalar(dst=results[h][:, b, :], data=acc[:, 0:{dv}], op0=nl.multiply, operand0=inverse)']
-    return ['q, k, v = loaded[h]', tile_line('acc', f'(ROWS, {dv + divides})', buffer='psum'), 'for j in range(b + 1):',
+    return ['q, k, v = loaded[h]', tile_line('acc', f'(ROWS, {dv + divides})', buffer='psum'),
+            'for j in range(b + 1):',
             '    nisa.nc_matmul(dst=acc, stationary=weights[h][j][:, (b - j) * ROWS:(b - j + 1) * ROWS], '
             'moving=v[:, j, :])',
             *(by if divides else ['nisa.tensor_copy(dst=results[h][:, b, :], src=acc)']),

@@ -45,9 +45,11 @@ def _norm_lines(rows, pixels, eps, gain, bias, dtype):
              f'nisa.tensor_scalar(dst=spread, data=variance, op0=nl.add, operand0={eps!r})', tile('scale', 1),
              'nisa.activation(dst=scale, op=nl.rsqrt, data=spread)']
     if gain:
-        lines += [tile('gained', 1), 'nisa.tensor_tensor(dst=gained, data1=scale, data2=gain_tile, op=nl.multiply)']
+        lines += [tile('gained', 1),
+                  'nisa.tensor_tensor(dst=gained, data1=scale, data2=gain_tile, op=nl.multiply)']
     more = ', op1=nl.add, operand1=bias_tile' if bias else ''
-    return [*lines, tile('result', pixels, dtype), 'nisa.tensor_scalar(dst=result, data=centred, op0=nl.multiply, '
+    return [*lines, tile('result', pixels, dtype),
+            'nisa.tensor_scalar(dst=result, data=centred, op0=nl.multiply, '
             f'operand0={"gained" if gain else "scale"}{more})']
 
 def lower_group_norm(node: Node, plan: KernelPlan) -> list[str] | None:
@@ -72,7 +74,8 @@ def lower_group_norm(node: Node, plan: KernelPlan) -> list[str] | None:
             f'nisa.dma_copy(dst={out.text(view)}[b, part, :, :], src=result)']
     loop = f'for b in nl.affine_range({N // images}):' if N > images else 'for b in range(1):'
     name = plan.pass_name
-    return [*indented(1, _share_lines(rows, C // groups, 1 / (C // groups * pixels))), f'    def {name}(part):',
+    return [*indented(1, _share_lines(rows, C // groups, 1 / (C // groups * pixels))),
+            f'    def {name}(part):',
             *indented(2, [*lines, loop, *indented(1, each)]), '',
             f'    for part in range({parts}): {name}(part)']
 

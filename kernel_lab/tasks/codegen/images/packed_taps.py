@@ -71,7 +71,8 @@ def _moving(win, each, p):
     "The text of what a product moves through the array."
     is_down, part = p.tile == 'down' and p.count > 1, f'0:{p.count * each}'
     i, j, k = p.first
-    return tap_view(win, 'down' if is_down else 'band', (i, j, 0 if is_down else k), 'y', 'tall', ('v', 'wide'), part)
+    return tap_view(win, 'down' if is_down else 'band', (i, j, 0 if is_down else k), 'y', 'tall',
+                    ('v', 'wide'), part)
 
 BAND_BYTES = 24 * 1024          # of a partition that a band may take
 
@@ -85,7 +86,8 @@ def _heights(win, size):
     tall = min(max(512 // win.out[2], 1), band)
     return band, even_size(band, tall) if band % even_size(band, tall) == 0 else tall
 
-def packed_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTensor, bias: HbmTensor | None = None,
+def packed_pass(block: str, win: Window, x: HbmTensor, w: HbmTensor, out: HbmTensor,
+                bias: HbmTensor | None = None,
                 groups: int = 1, transposed: bool = False) -> list[str]:
     """Lines of a convolution of `HbmTensor`s, several taps a product where 32 or 64 channels are added up; else those
     of `convolution_pass`."""

@@ -52,7 +52,8 @@ def _part(k): return f'{k * CHANNELS}:{(k + 1) * CHANNELS}'
 def _diagonal_lines(kind):
     "Lines that make `diagonals`: below each other an identity for each pixel of a group."
     shape = f'({BLOCK_ROWS}, 1, {CHANNELS})'
-    lines = [f'ones = nl.ndarray({shape}, dtype=nl.{kind}, buffer=nl.sbuf)', 'nisa.memset(dst=ones, value=1.0)',
+    lines = [f'ones = nl.ndarray({shape}, dtype=nl.{kind}, buffer=nl.sbuf)',
+             'nisa.memset(dst=ones, value=1.0)',
              f'diagonals = nl.ndarray({shape}, dtype=nl.{kind}, buffer=nl.sbuf)']
     return [*lines, *(f'nisa.affine_select(dst=diagonals[{_part(q)}, :, :], pattern=[[1, 1], [-1, {CHANNELS}]], '
                       f'channel_multiplier=1, on_true_tile=ones[{_part(q)}, :, :], on_false_value=0.0)'
@@ -74,7 +75,8 @@ def _weight_lines(phases, w, kind):
             rows, columns = f'{y}:{y + ph * (A - 1) + 1}:{ph}', f'{x}:{x + pw * (B - 1) + 1}:{pw}'
             lines.append(f'nisa.tensor_copy(dst=between[{_part(q)}, :, :, :, {m}], '
                          f'src=window[{_part(q)}, :, {rows}, {columns}])')
-    return [*lines, f'spread = between.reshape(({BLOCK_ROWS}, groups * {T}, 1)).broadcast(dim=2, size={CHANNELS})',
+    return [*lines,
+            f'spread = between.reshape(({BLOCK_ROWS}, groups * {T}, 1)).broadcast(dim=2, size={CHANNELS})',
             f'weights = nl.ndarray(({BLOCK_ROWS}, groups * {T}, {CHANNELS}), dtype=nl.{kind}, buffer=nl.sbuf)',
             f'nisa.tensor_tensor(dst=weights, data1=spread, '
             f'data2=diagonals.broadcast(dim=1, size=groups * {T}), op=nl.multiply)']

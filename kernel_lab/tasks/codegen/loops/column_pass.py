@@ -44,7 +44,8 @@ class _ColumnPass:
             self.writer.emit(f'nisa.dma_copy(dst={tile.name}, src={source}.broadcast(dim=0, size=ROWS))')
             return tile
         if operand.name in self.held: return self.resident(operand, like)
-        return ChunkedExpr(self.chunks, lambda: self.load(operand, like.new(f'{operand.name}_tile', dtype=kind)))
+        return ChunkedExpr(self.chunks,
+                           lambda: self.load(operand, like.new(f'{operand.name}_tile', dtype=kind)))
 
     def load(self, operand, tile):
         self.loads[operand.name] += 1
@@ -58,7 +59,8 @@ class _ColumnPass:
                          'buffer=nl.sbuf)')
         self.writer.declare_bytes(name, self.chunks.trips * self.width * itemsize(operand.dtype))
         block = replace(like, name=f'{name}[:, k, :]', dtype=operand.dtype)
-        return ChunkedExpr(self.chunks, lambda: block if self.loads[operand.name] else self.load(operand, block))
+        return ChunkedExpr(self.chunks,
+                           lambda: block if self.loads[operand.name] else self.load(operand, block))
 
     def store(self, result, operand):
         "Emit the store of a row, or of a block."
@@ -103,7 +105,8 @@ def column_pass(block: str, formula: Callable, operands: Sequence[Operand], outs
         each = R // BLOCK_ROWS * sum(itemsize(o.dtype) for o in again)
         names = [o.name for o in again]
         found = _fitting_columns(lambda w: make(w, names), C, CHUNKED_BYTES_PER_PARTITION, each) or found
-    return _column_calls(block, found, make(C % found.width, found.held) if C % found.width else None, outer, C)
+    return _column_calls(block, found,
+                         make(C % found.width, found.held) if C % found.width else None, outer, C)
 
 def _column_calls(block, found, rest, outer, columns):
     "Lines of the function of a pass, and of one for the columns that are left over, and their calls."

@@ -26,7 +26,8 @@ class OnlineLoops(ChunkLoops):
             part, here = expr.current(), replace(low, name=f'{low.name}{at}', cols=1)
             here.emit('tensor_reduce', here, op='nl.maximum', data=part, axis=1, negate=True)
             here.emit('tensor_scalar', here, data=here, op0='nl.minimum', operand0=FINITE_LIMITS[math.inf])
-            part.emit('activation_reduce', part.new('exp', dtype='float32'), op='nl.exp', data=part, reduce_op='nl.add',
+            part.emit('activation_reduce', part.new('exp', dtype='float32'), op='nl.exp',
+                      data=part, reduce_op='nl.add',
                       reduce_res=f'{sums.name}{at}', bias=here)
         least = low.min()
         return least * -1.0, (low.activation('exp', -1.0, least) * sums).sum()

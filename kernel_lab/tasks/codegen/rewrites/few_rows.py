@@ -59,7 +59,8 @@ class _Cutter:
         "The rows that a result holds, in parts."
         if name not in self.cut:
             node = self.graph[name]
-            self.cut[name] = self.made(f'{name}_cut', 'reshape', (Ref(name), self.rows.cut), self.rows.cut, node.dtype)
+            self.cut[name] = self.made(f'{name}_cut', 'reshape', (Ref(name), self.rows.cut),
+                                       self.rows.cut, node.dtype)
         return self.cut[name]
 
     def operand(self, name):
@@ -102,7 +103,8 @@ class _Cutter:
     def softmax(self, node):
         "Exponentials, or their logarithms, of the parts of a row less the logarithm of their sum."
         source, lead = node.args[0].name, self.rows.lead
-        wide = self.made(f'{node.name}_column', 'reshape', (self.log_sum(source), (*lead, 1, 1)), (*lead, 1, 1))
+        wide = self.made(f'{node.name}_column', 'reshape', (self.log_sum(source), (*lead, 1, 1)),
+                         (*lead, 1, 1))
         less = self.made(f'{node.name}_less', 'sub', (self.parts_of(source), wide), self.rows.cut)
         self.cut[node.name] = less if 'log' in node.op else self.made(f'{node.name}_cut', 'exp', (less,), self.rows.cut)
 

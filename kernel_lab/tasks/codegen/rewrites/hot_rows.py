@@ -112,7 +112,8 @@ def _sums_pass(node, plan):
     width, kind = x.size // index.size, x.dtype
     whole, some = width + (counts is not None), _at_once(turns, width)
     tiles, ones = _tiles(node.shape[0], whole), [f'    nisa.memset(dst=rows[:, :, {width}:{whole}], value=1.0)']
-    lines += ['sums = []', *(f'sums.append({tile_line("", (n, m), buffer="psum")[3:]})' for _, n, _, m in tiles),
+    lines += ['sums = []',
+              *(f'sums.append({tile_line("", (n, m), buffer="psum")[3:]})' for _, n, _, m in tiles),
               f'for g in nl.affine_range({turns // some}):',
               '    ' + tile_line('rows', f'(ROWS, {some}, {whole})', kind),
               f'    nisa.dma_copy(dst=rows[:, :, 0:{width}], src={x.text((BLOCK_ROWS, turns, width))}'

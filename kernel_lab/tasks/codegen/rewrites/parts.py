@@ -76,7 +76,8 @@ def _gather_parts(node, plan):
     w = plan.nodes[plan.named(x.name)]
     if w.op == 'sub' and not w.kwargs and all(isinstance(a, Ref) for a in w.args) and plan.shape(w.args[0]) == size:
         if plan.shape(w.args[1]) == (*size[:dim], 1, *size[dim + 1:]):
-            return _made(plan, node, lower_op(plan, 'sub', lower_op(plan, 'gather', w.args[0], dim, index), w.args[1]))
+            return _made(plan, node,
+                         lower_op(plan, 'sub', lower_op(plan, 'gather', w.args[0], dim, index), w.args[1]))
     if w.op != 'input' or dim < len(size) - 1 or not may_pick(size[-1], at[-1]): return None
     return _made(plan, node, lower_op_as(plan, 'pick', (x, index), at, plan.dtype(x)))
 
@@ -96,7 +97,8 @@ def _cross_entropy_parts(node, plan):
     return _made(plan, node, lower_op(plan, 'reshape', each, plan.shape(target)))
 
 # operation → a rule that notes its parts, where those that are fused are others than those one after the other
-PARTS_OF = {'log_softmax': _log_softmax_parts, 'gather': _gather_parts, 'cross_entropy_loss': _cross_entropy_parts}
+PARTS_OF = {'log_softmax': _log_softmax_parts, 'gather': _gather_parts,
+            'cross_entropy_loss': _cross_entropy_parts}
 
 def with_parts(graph: Graph) -> Graph:
     "The graph with composite operations as the operations that they are composed of."

@@ -120,7 +120,8 @@ def _recurrence_of(node, reader):
         a, b, n = reader.graph[w.a], reader.graph[w.b], reader.length(node.name, w.axis)
         if not LEAST_STEPS <= n <= w.terms or b.shape != node.shape or reader.length(a.name, w.axis) != n: continue
         while a.op == 'expand': a = reader.graph[a.args[0].name]
-        return replace(node, op='recurrence', args=(Ref(a.name), Ref(b.name), w.axis + len(node.shape)), kwargs={})
+        return replace(node, op='recurrence',
+                       args=(Ref(a.name), Ref(b.name), w.axis + len(node.shape)), kwargs={})
     return None
 
 def with_recurrences(graph: Graph) -> Graph:

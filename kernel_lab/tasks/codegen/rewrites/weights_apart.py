@@ -46,7 +46,8 @@ def _product_of_all(node, weights, values, parts):
     made = lambda what, op, args, shape: Node(f'{base}_{what}', op, args, {}, tuple(shape), node.dtype)
     nodes, ref = [], Ref(values.name)
     if parts > 1:
-        steps = (('one', 'unsqueeze', (0,), (1, *shape)), ('many', 'expand', ((parts, *shape),), (parts, *shape)),
+        steps = (('one', 'unsqueeze', (0,), (1, *shape)),
+                 ('many', 'expand', ((parts, *shape),), (parts, *shape)),
                  ('flat', 'reshape', ((parts * shape[0], *shape[1:]),), (parts * shape[0], *shape[1:])))
         for what, op, more, size in steps:
             nodes.append(replace(made(what, op, (ref, *more), size), dtype=values.dtype))

@@ -86,7 +86,8 @@ def elu(x):
     return F.elu(x)
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/00_elementwise.ipynb #359aa046
-FUNCTIONS = Family('functions', 1, ('elementwise', 'table'), full=dict(n=4096, d=2048), small=dict(n=128, d=192))
+FUNCTIONS = Family('functions', 1, ('elementwise', 'table'), full=dict(n=4096, d=2048),
+                   small=dict(n=128, d=192))
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/00_elementwise.ipynb #ae638371
 _function = partial(FUNCTIONS, x='n d', sums='')

@@ -38,7 +38,8 @@ def triangular_matmul(a, x):
     return a.tril() @ x
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/04_matmuls_and_convolutions.ipynb #2491cacd
-@MATMULS(w='m k', x='k', draws=dict(w='layer'), sums='k', tags=('decode',), sizes=dict(full=dict(m=4096, k=4096)))
+@MATMULS(w='m k', x='k', draws=dict(w='layer'), sums='k', tags=('decode',),
+         sizes=dict(full=dict(m=4096, k=4096)))
 def matvec(w, x):
     "A matrix times one vector."
     return w @ x

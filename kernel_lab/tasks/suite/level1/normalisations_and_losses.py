@@ -24,7 +24,8 @@ def l2_normalise(x):
     "Each row at length one, as embeddings are before they are compared."
     return F.normalize(x, dim=-1)
 
-@NORMALISATIONS(x='n v', draws=dict(x='logits'), sums='v', tags=('row', 'exp', 'log'), sizes=dict(full=dict(n=512)))
+@NORMALISATIONS(x='n v', draws=dict(x='logits'), sums='v', tags=('row', 'exp', 'log'),
+                sizes=dict(full=dict(n=512)))
 def log_softmax(x):
     "x - log Σ eˣ over a vocabulary: the logarithms of next-token probabilities."
     return x.log_softmax(-1)
@@ -51,7 +52,8 @@ def _features(rng,
 
 _learned = dict(gain='gain', bias='bias')
 
-@NORMALISATIONS(x='b c h w', mean='c', var='c', gain='c', bias='c', draws=dict(x=_channels, var='positive', **_learned),
+@NORMALISATIONS(x='b c h w', mean='c', var='c', gain='c', bias='c',
+                draws=dict(x=_channels, var='positive', **_learned),
                 sums='',
                 tags=('channel', 'rsqrt', 'weights'))
 def batch_norm_inference(x, mean, var, gain, bias):
@@ -76,7 +78,8 @@ def instance_norm(x):
     return F.instance_norm(x)
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/02_normalisations_and_losses.ipynb #4b5afd39
-LOSSES = Family('losses', 1, ('reduce', 'row'), full=dict(n=2048, d=1536, v=32000), small=dict(n=128, d=144, v=200))
+LOSSES = Family('losses', 1, ('reduce', 'row'), full=dict(n=2048, d=1536, v=32000),
+                small=dict(n=128, d=144, v=200))
 
 # %% ../../../../nbs/3_tasks/3_suite/1_level1/02_normalisations_and_losses.ipynb #3fe019e3
 def _log_probability(rng, shape): return np.log(DRAWS['probability'](rng, shape))

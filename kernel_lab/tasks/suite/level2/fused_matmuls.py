@@ -29,13 +29,15 @@ def rmsnorm_qkv(x, gain, w_q, w_k, w_v):
     return y @ w_q, y @ w_k, y @ w_v
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #367921a3
-@PROLOGUES(x='n k', w='k m', b='m', draws=dict(x='wide', w='weight', b='bias'), sizes=dict(full=dict(k=3072, m=768)),
+@PROLOGUES(x='n k', w='k m', b='m', draws=dict(x='wide', w='weight', b='bias'),
+           sizes=dict(full=dict(k=3072, m=768)),
           sums='k')
 def gelu_linear(x, w, b):
     "gelu(x) w + b: the second half of an MLP."
     return F.gelu(x) @ w + b
 
-@PROLOGUES(gate='n k', up='n k', w='k m', draws=dict(gate='wide', w='weight'), sizes=dict(full=dict(k=2816, m=1024)),
+@PROLOGUES(gate='n k', up='n k', w='k m', draws=dict(gate='wide', w='weight'),
+           sizes=dict(full=dict(k=2816, m=1024)),
           sums='k')
 def silu_mul_linear(gate, up, w):
     "(silu(gate) · up) w: the way down of a gated MLP."
@@ -46,7 +48,8 @@ def concat_linear(x, skip, w, b):
     "[x, skip] w + b: where a long skip connection joins the stream again."
     return torch.cat([x, skip], -1) @ w + b
 
-@PROLOGUES(x='n k', residual='n m', w='k m', draws=dict(w='weight'), sizes=dict(full=dict(k=3584, m=1024)), sums='k')
+@PROLOGUES(x='n k', residual='n m', w='k m', draws=dict(w='weight'),
+           sizes=dict(full=dict(k=3584, m=1024)), sums='k')
 def squared_relu_linear_residual(x, residual, w):
     "residual + relu(x)² w: the second half of an MLP with the squared activation."
     return residual + F.relu(x).square() @ w
@@ -71,7 +74,8 @@ def clamped_swiglu(x, w_gate, w_up):
     gate, up = (x @ w_gate).clamp(max=7), (x @ w_up).clamp(-7, 7)
     return gate * torch.sigmoid(1.702 * gate) * (up + 1)
 
-@PROLOGUES(x='n k', w='k 2*m', b='2*m', draws=dict(w='weight', b='bias'), sizes=dict(full=dict(m=1024)), sums='k')
+@PROLOGUES(x='n k', w='k 2*m', b='2*m', draws=dict(w='weight', b='bias'),
+           sizes=dict(full=dict(m=1024)), sums='k')
 def packed_glu(x, w, b):
     "The first half of x w + b times the sigmoid of its second half: both gates in one weight."
     return F.glu(x @ w + b)
@@ -111,7 +115,8 @@ def linear_bias_softplus(x, w, b):
     "softplus(x w + b): the step sizes of a state space model, from their low-rank projection."
     return F.softplus(x @ w + b)
 
-@EPILOGUES(x='n k', w='k m', scale='m', shift='m', draws=dict(x='wide', w='weight', scale='gain', shift='bias'),
+@EPILOGUES(x='n k', w='k m', scale='m', shift='m',
+           draws=dict(x='wide', w='weight', scale='gain', shift='bias'),
            sums='k')
 def linear_affine_relu6(x, w, scale, shift):
     "relu6(x w · scale + shift): a layer with its batch norm folded into a scale and a shift for each feature."
@@ -123,7 +128,8 @@ def linear_sigmoid_gate(x, w, b, y):
     "sigmoid(x w + b) · y: a gate computed from the input, over what attention gave."
     return torch.sigmoid(x @ w + b) * y
 
-@EPILOGUES(x='n k', w='k m', b='m', keep='n m', residual='n m', draws=dict(w='weight', b='bias', keep='keep'), sums='k')
+@EPILOGUES(x='n k', w='k m', b='m', keep='n m', residual='n m',
+           draws=dict(w='weight', b='bias', keep='keep'), sums='k')
 def linear_dropout_residual(x, w, b, keep, residual):
     "residual + dropout(x w + b), the mask given and 3 in 10 dropped: the end of every block in training."
     return residual + (x @ w + b) * keep / 0.7
@@ -155,7 +161,8 @@ def leaning(rng, shape):
 
 VOCABULARY = dict(full=dict(n=256, v=32000), small=dict(v=512))
 
-@EPILOGUES(x='n k', w='k m', draws=dict(w=leaning), sizes=dict(full=dict(n=1024, m=8192)), sums='k', exponent=200,
+@EPILOGUES(x='n k', w='k m', draws=dict(w=leaning),
+           sizes=dict(full=dict(n=1024, m=8192)), sums='k', exponent=200,
            tags=('exp', 'row'))
 def linear_softmax(x, w):
     "softmax(x w): a classifier's probabilities."
@@ -168,14 +175,16 @@ def linear_cross_entropy(x, w, target):
     logits = x @ w
     return logits.logsumexp(-1, keepdim=True) - logits.gather(-1, target.long()[:, None])
 
-@EPILOGUES(x='n k', w='k v', draws=dict(w=lambda rng, shape: 25 * DRAWS['weight'](rng, shape)), sizes=VOCABULARY,
+@EPILOGUES(x='n k', w='k v',
+           draws=dict(w=lambda rng, shape: 25 * DRAWS['weight'](rng, shape)), sizes=VOCABULARY,
            sums='k',
            tags=('tanh',))
 def linear_softcap(x, w):
     "30 · tanh(x w / 30): logits that cannot run away."
     return 30 * torch.tanh(x @ w / 30)
 
-@EPILOGUES(x='n k', w='k e', b='e', draws=dict(w=lambda rng, shape: 2 * DRAWS['weight'](rng, shape), b='normal'),
+@EPILOGUES(x='n k', w='k e', b='e',
+           draws=dict(w=lambda rng, shape: 2 * DRAWS['weight'](rng, shape), b='normal'),
            sizes=dict(full=dict(n=4096, k=2048, e=128), small=dict(e=64)), sums='k', exponent=30, tags=('exp', 'topk'))
 def router_top_k(x, w, b):
     "softmax over the four largest of x w + b, in order: the weights of a token's experts."
@@ -201,7 +210,8 @@ def gated_dilated_conv(x, w_filter, w_gate):
     return torch.tanh(F.conv1d(x, w_filter, dilation=8)) * torch.sigmoid(F.conv1d(x, w_gate, dilation=8))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/00_fused_matmuls.ipynb #af3cdf7f
-@FUSED_CONVOLUTIONS(x='b c y x', w='o c 3 3', bias='o', draws=dict(w='layer', bias='bias'), sizes=dict(full=dict(c=64)),
+@FUSED_CONVOLUTIONS(x='b c y x', w='o c 3 3', bias='o', draws=dict(w='layer', bias='bias'),
+                    sizes=dict(full=dict(c=64)),
                     sums='c*9', tags=('pe', 'pool'))
 def conv_relu_max_pool(x, w, bias):
     "The largest of each 2×2 pixels of relu of a 3×3 convolution."
@@ -214,7 +224,8 @@ def conv1x1_batch_norm_relu(x, w, mean, var, gain, bias):
     "relu of the batch norm, with statistics from training, of a 1×1 convolution."
     return F.relu(F.batch_norm(F.conv2d(x, w), mean, var, gain, bias))
 
-@FUSED_CONVOLUTIONS(x='b c y x', gain='c', bias='c', w='o c 1 1', draws=dict(gain='gain', bias='bias', w='layer'),
+@FUSED_CONVOLUTIONS(x='b c y x', gain='c', bias='c', w='o c 1 1',
+                    draws=dict(gain='gain', bias='bias', w='layer'),
                     sizes=dict(full=dict(b=4, c=512, y=32, x=32), small=dict(c=32)),
               sums='c', tags=('pe', 'norm'))
 def group_norm_silu_conv1x1(x, gain, bias, w):

@@ -8,7 +8,8 @@ import numpy as np
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_norms_and_softmaxes.ipynb #2458df7f
-RESIDUAL_NORMS = Family('norms and residuals', 2, ('row', 'norm'), full=dict(n=4096, d=4096), small=dict(n=128, d=256))
+RESIDUAL_NORMS = Family('norms and residuals', 2, ('row', 'norm'), full=dict(n=4096, d=4096),
+                        small=dict(n=128, d=256))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_norms_and_softmaxes.ipynb #1f3b197a
 EPS = 1e-6
@@ -27,7 +28,8 @@ def add_layer_norm(x, residual, gain, bias):
     stream = x + residual
     return stream, F.layer_norm(stream, stream.shape[-1:], gain, bias)
 
-@RESIDUAL_NORMS(x='n d', residual='n d', gain='d', draws=dict(gain='gain'), sizes=dict(full=dict(d=2304)), sums='d')
+@RESIDUAL_NORMS(x='n d', residual='n d', gain='d', draws=dict(gain='gain'),
+                sizes=dict(full=dict(d=2304)), sums='d')
 def post_norm_residual(x, residual, gain):
     "residual + rms_norm(x) · (1 + gain): what a block gives is normed before it joins the stream."
     return residual + F.rms_norm(x, x.shape[-1:], None, EPS) * (1 + gain)
@@ -49,7 +51,8 @@ def dropout_add_layer_norm(x, b, keep, residual, gain, bias):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_norms_and_softmaxes.ipynb #91eea29c
 IMAGES = dict(full=dict(b=16, t=256, d=1152), small=dict(b=2, t=64, d=144))
 
-@RESIDUAL_NORMS(x='b t d', scale='b d', shift='b d', draws=dict(scale='bias', shift='bias'), sizes=IMAGES, sums='d')
+@RESIDUAL_NORMS(x='b t d', scale='b d', shift='b d', draws=dict(scale='bias', shift='bias'),
+                sizes=IMAGES, sums='d')
 def layer_norm_modulate(x, scale, shift):
     "layer_norm(x) · (1 + scale) + shift, a scale and a shift for each image."
     return F.layer_norm(x, x.shape[-1:]) * (1 + scale[:, None]) + shift[:, None]
@@ -81,7 +84,8 @@ def batch_norm_add_relu(x, mean, var, gain, bias, residual):
     return F.relu(F.batch_norm(x, mean, var, gain, bias) + residual)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_norms_and_softmaxes.ipynb #15f676d1
-@RESIDUAL_NORMS(x='n d', gain='d', grad='n d', draws=dict(gain='gain'), sizes=dict(full=dict(d=2048)), sums='d')
+@RESIDUAL_NORMS(x='n d', gain='d', grad='n d', draws=dict(gain='gain'),
+                sizes=dict(full=dict(d=2048)), sums='d')
 def rmsnorm_backward(x, gain, grad):
     "The gradient of an RMS norm's input from that of its output."
     inverse = (x.square().mean(-1, keepdim=True) + EPS).rsqrt()
@@ -105,7 +109,8 @@ def window_softmax(x):
     seen = torch.ones(length, length, dtype=torch.bool).tril().triu(1 - length // 8)
     return x.masked_fill(~seen, -math.inf).softmax(-1)
 
-@SOFTMAXES(x='h t t', slope='h', draws=dict(x='logits', slope='step'), sums='t', exponent=50, tags=('mask', 'causal'))
+@SOFTMAXES(x='h t t', slope='h', draws=dict(x='logits', slope='step'), sums='t', exponent=50,
+           tags=('mask', 'causal'))
 def alibi_softmax(x, slope):
     "Causal softmax of scores that rise with the key's position, at a slope for each head: ALiBi, less what cancels in a row."
     position = torch.arange(x.shape[-1], dtype=x.dtype)
@@ -115,7 +120,8 @@ def alibi_softmax(x, slope):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/02_norms_and_softmaxes.ipynb #9cfe46d4
 def high(rng, shape): return 92 + 2 * rng.standard_normal(shape)
 
-@SOFTMAXES(x='h n t', sink='h', draws=dict(x=high, sink=lambda rng, shape: 98 + 1.5 * rng.standard_normal(shape)),
+@SOFTMAXES(x='h n t', sink='h',
+           draws=dict(x=high, sink=lambda rng, shape: 98 + 1.5 * rng.standard_normal(shape)),
            sizes=dict(full=dict(h=8, n=1024), small=dict(h=4, n=64)), sums='t')
 def sink_softmax(x, sink):
     "softmax of each row with one more logit, the head's sink, which then is left out: rows sum to less than 1."
@@ -124,7 +130,8 @@ def sink_softmax(x, sink):
 
 def far(rng, shape): return 3 * rng.standard_normal(shape) + rng.uniform(-400, 400, (*shape[:-1], 1))
 
-@SOFTMAXES(x='n d', u='n d', draws=dict(x=far, u='unit'), sizes=dict(full=dict(d=1024)), sums='d', exponent=50)
+@SOFTMAXES(x='n d', u='n d', draws=dict(x=far, u='unit'), sizes=dict(full=dict(d=1024)), sums='d',
+           exponent=50)
 def gumbel_softmax(x, u):
     "softmax((x − log(−log u)) / 2): a sample that can be differentiated, u uniform."
     return ((x - (-u.log()).log()) / 2).softmax(-1)
@@ -135,7 +142,8 @@ def ridges(rng, shape):
     across = rng.standard_normal((*shape[:-2], 1, shape[-1]))
     return 2 * rng.standard_normal(shape) + DRAWS['signed'](rng, (*shape[:-1], 1)) * 40 + 40 * across
 
-@SOFTMAXES(x='b n m', draws=dict(x=ridges), sizes=dict(full=dict(b=2, n=2400, m=2400), small=dict(b=1, n=128, m=128)),
+@SOFTMAXES(x='b n m', draws=dict(x=ridges),
+           sizes=dict(full=dict(b=2, n=2400, m=2400), small=dict(b=1, n=128, m=128)),
            sums='m')
 def dual_softmax(x):
     "The softmax along rows times the softmax along columns."

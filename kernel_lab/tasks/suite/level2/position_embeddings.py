@@ -8,7 +8,8 @@ import numpy as np
 from ..family import DRAWS, F, Family, torch
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/04_position_embeddings.ipynb #25ee62f7
-POSITIONS = Family('positions and scores', 2, ('attention',), full=dict(h=16, g=4, t=2048, s=2048, e=64, c=128),
+POSITIONS = Family('positions and scores', 2, ('attention',),
+                   full=dict(h=16, g=4, t=2048, s=2048, e=64, c=128),
                    small=dict(h=2, g=1, t=64, s=96, e=32, c=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/04_position_embeddings.ipynb #f9985127
@@ -58,7 +59,8 @@ def sinusoidal_positions_add(x, position, frequency):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/04_position_embeddings.ipynb #ab009a2c
 def sharing(rng, shape): return 3 * rng.standard_normal(shape) + 80 / math.sqrt(shape[-1])
 
-@POSITIONS(q='h t c', k='h s c', mask='t s', draws=dict(k=sharing, mask='keep'), sizes=dict(full=dict(h=4)), sums='c',
+@POSITIONS(q='h t c', k='h s c', mask='t s', draws=dict(k=sharing, mask='keep'),
+           sizes=dict(full=dict(h=4)), sums='c',
            exponent=200, tags=('pe', 'exp', 'mask'))
 def masked_attention_weights(q, k, mask):
     "softmax(q kᵀ / √d) over keys whose mask is 1."

@@ -22,7 +22,8 @@ def int8_weight_linear(x, w, scale):
     "x w · scale: weights as integers of eight bits, a scale for each column."
     return x @ w.to(x.dtype) * scale
 
-@QUANTISED(x='n g*64', w='g*64 m', scale='g m', zero='g m', draws=dict(w=codes(0, 15), scale=scales, zero=codes(4, 11)),
+@QUANTISED(x='n g*64', w='g*64 m', scale='g m', zero='g m',
+           draws=dict(w=codes(0, 15), scale=scales, zero=codes(4, 11)),
            sizes=dict(full=dict(g=16), small=dict(g=2)), sums='g*64', tags=('pe',))
 def int4_group_linear(x, w, scale, zero):
     "x ((w − zero) · scale): codes of 0 … 15, each 64 of a column with a scale and a zero of their own."
@@ -40,7 +41,8 @@ def reduced(rng, shape):
     "Scales of tensors that were stretched to fill the range of their codes: each well below one."
     return rng.uniform(0.05, 0.4, shape)
 
-@QUANTISED(x='n k', w='k m', x_scale='', w_scale='', draws=dict(w='weight', x_scale=reduced, w_scale=reduced), sums='k',
+@QUANTISED(x='n k', w='k m', x_scale='', w_scale='',
+           draws=dict(w='weight', x_scale=reduced, w_scale=reduced), sums='k',
            tags=('pe',), fp8=True)
 def fp8_scaled_matmul(x, w, x_scale, w_scale):
     "x w · x_scale · w_scale, one scale for each tensor."
@@ -87,7 +89,8 @@ def quantize_rows(x):
     step = x.abs().amax(-1, keepdim=True) / 127
     return torch.round(x / step), step
 
-@QUANTISED(x='n d', step='d', draws=dict(x=dyadic, step=lambda rng, shape: 2.0 ** rng.integers(-5, -1, shape)),
+@QUANTISED(x='n d', step='d',
+           draws=dict(x=dyadic, step=lambda rng, shape: 2.0 ** rng.integers(-5, -1, shape)),
            tags=('round',), bf16=False)
 def fake_quantize(x, step):
     "What four bits would keep: round(x / step) within −8 … 7, times the step of the column."

@@ -27,7 +27,8 @@ def distant(rng, shape):
     "Logits so far from zero that `exp` overflows even at temperature 2."
     return 4 * rng.standard_normal(shape) + 120 * rng.standard_normal((*shape[:-1], 1))
 
-@FUSED_LOSSES(student='n v', teacher='n v', draws=dict(student=distant, teacher=distant), sizes=dict(full=dict(n=256)),
+@FUSED_LOSSES(student='n v', teacher='n v', draws=dict(student=distant, teacher=distant),
+              sizes=dict(full=dict(n=256)),
               sums='v', tags=('exp',))
 def distillation_kl(student, teacher):
     "4 · KL(teacher ‖ student) of each row, both at temperature 2."
@@ -43,20 +44,23 @@ def info_nce_loss(image, text):
     scores = image @ text.T / 0.07
     return (scores.logsumexp(1) + scores.logsumexp(0)) / 2 - (image * text).sum(-1) / 0.07
 
-@FUSED_LOSSES(anchor='n d', near='n d', far='n d', draws=dict(anchor='embedding', near='embedding', far='embedding'),
+@FUSED_LOSSES(anchor='n d', near='n d', far='n d',
+              draws=dict(anchor='embedding', near='embedding', far='embedding'),
               sizes=dict(full=dict(n=8192)), sums='d')
 def triplet_margin(anchor, near, far):
     "relu(|anchor − near| − |anchor − far| + 1) of each row."
     return F.relu((anchor - near).norm(dim=-1, keepdim=True) - (anchor - far).norm(dim=-1, keepdim=True) + 1)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #2e7ee10b
-@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'), sizes=dict(full=dict(n=4096, d=768)),
+@FUSED_LOSSES(x='n d', target='n d', mask='n d', draws=dict(mask='keep'),
+              sizes=dict(full=dict(n=4096, d=768)),
               sums='d', tags=('mask',))
 def masked_huber(x, target, mask):
     "The mean of Huber's loss over the unmasked numbers of each row: squares near nothing, sizes beyond 1."
     return (F.huber_loss(x, target, reduction='none') * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
 
-@FUSED_LOSSES(x='n d', label='n d', draws=dict(x='outliers', label='keep'), sizes=dict(full=dict(n=8192, d=1000)),
+@FUSED_LOSSES(x='n d', label='n d', draws=dict(x='outliers', label='keep'),
+              sizes=dict(full=dict(n=8192, d=1000)),
               sums='d', tags=('exp',))
 def focal_loss(x, label):
     "The sum over a row of −α (1 − p)² log p, p the probability given to the label, α a quarter for ones and three quarters for zeros."
@@ -86,7 +90,8 @@ def grpo_loss(now, old, first, advantage, mask):
     return -(gain * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #66f5e6d0
-DISTANCES = Family('distances and means', 2, ('row',), full=dict(n=2048, m=2048, d=256), small=dict(n=128, m=96, d=64))
+DISTANCES = Family('distances and means', 2, ('row',), full=dict(n=2048, m=2048, d=256),
+                   small=dict(n=128, m=96, d=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #e1ce27fb
 @DISTANCES(x='n d', y='m d', width='',
@@ -117,14 +122,16 @@ def masked_mean_pool(x, mask):
     "The mean of each sentence's unmasked tokens, scaled to length 1: a sentence's embedding."
     return F.normalize((x * mask[:, :, None]).sum(1), dim=-1)
 
-@DISTANCES(x='n d', segment='n', draws=dict(segment='index<s'), sizes=dict(full=dict(n=8192, s=64), small=dict(s=8)),
+@DISTANCES(x='n d', segment='n', draws=dict(segment='index<s'),
+           sizes=dict(full=dict(n=8192, s=64), small=dict(s=8)),
            sums='n', tags=('pe', 'index'))
 def segment_mean(x, segment):
     "The mean of the rows of each segment, rows in any order."
     member = F.one_hot(segment.long(), 64 if x.shape[0] > 128 else 8).to(x.dtype)
     return member.T @ x / member.sum(0)[:, None]
 
-@DISTANCES(x='n v', draws=dict(x='logits'), sizes=dict(full=dict(n=4096, v=1000), small=dict(v=200)), sums='v',
+@DISTANCES(x='n v', draws=dict(x='logits'),
+           sizes=dict(full=dict(n=4096, v=1000), small=dict(v=200)), sums='v',
            tags=('exp', 'topk'))
 def margin_of_confidence(x):
     "How much likelier the first of each row's softmax is than the second."
@@ -139,10 +146,12 @@ def complex_multiply(x, y):
     return torch.cat([a * c - b * d, a * d + b * c], -1)
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #35d5a015
-OPTIMISERS = Family('optimisers', 2, ('elementwise', 'memory'), full=dict(n=1024, d=4096), small=dict(n=128, d=128))
+OPTIMISERS = Family('optimisers', 2, ('elementwise', 'memory'), full=dict(n=1024, d=4096),
+                    small=dict(n=128, d=128))
 
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #7dd8b51d
-@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'),
+@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='',
+            draws=dict(square='positive', rate='step'),
             bf16=False)
 def adamw_step(weight, grad, mean, square, rate):
     "The tenth step of AdamW: β 0.9 and 0.99, weight decay 0.1; the weight and both moments."
@@ -192,7 +201,8 @@ def adafactor_step(weight, grad, row, column, rate):
     column = 0.9 * column + 0.1 * square.mean(0, keepdim=True)
     return weight - rate * grad * (row.mean() / (row * column)).sqrt(), row, column
 
-@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='', draws=dict(square='positive', rate='step'),
+@OPTIMISERS(weight='n d', grad='n d', mean='n d', square='n d', rate='',
+            draws=dict(square='positive', rate='step'),
             sums='d', tags=('norm',), bf16=False)
 def lamb_step(weight, grad, mean, square, rate):
     "LAMB: Adam's direction with weight decay 0.1, made as long as the weight; the weight and both moments."
@@ -204,7 +214,8 @@ def lamb_step(weight, grad, mean, square, rate):
 # %% ../../../../nbs/3_tasks/3_suite/2_level2/03_training.ipynb #bc0517c3
 def contracting(rng, shape): return rng.standard_normal(shape) / (shape[0] ** 0.5 + shape[1] ** 0.5)
 
-@OPTIMISERS(x='n m', draws=dict(x=contracting), sizes=dict(full=dict(n=1024, m=2048), small=dict(n=64, m=128)),
+@OPTIMISERS(x='n m', draws=dict(x=contracting),
+            sizes=dict(full=dict(n=1024, m=2048), small=dict(n=64, m=128)),
             sums='m', tags=('pe',))
 def newton_schulz_step(x):
     "3.4445 x − 4.775 (x xᵀ) x + 2.0315 (x xᵀ)² x: singular values on their way to 1."

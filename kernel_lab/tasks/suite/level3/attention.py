@@ -25,7 +25,8 @@ def multi_head_attention(x, w_qkv, b_q, w_o, b_o):
     q, k, v = (x @ w_qkv).chunk(3, -1)
     return merged(attend(heads(q + b_q), heads(k), heads(v))) @ w_o + b_o
 
-@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d', angle='n 32', draws=WEIGHTS,
+@ATTENTION_LAYERS(x='n d', w_q='d q*64', w_k='d g*64', w_v='d g*64', w_o='q*64 d',
+                  angle='n 32', draws=WEIGHTS,
                   sums='d d', exponent=40, tags=('rope', 'mask', 'weights'))
 def grouped_query_attention(x, w_q, w_k, w_v, w_o, angle):
     "Causal attention of many query heads over few key heads, turned by their positions (Llama 3)."
@@ -105,13 +106,15 @@ def differential_attention(q, k, v, share, gain):
     return rms_norm((first - share * second) @ v, gain)
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/01_attention.ipynb #ccb50669
-DECODING = Family('decoding', 3, ('decode', 'exp'), full=dict(b=32, d=1024, q=16, m=1023, p=1024, t=32, r=256),
+DECODING = Family('decoding', 3, ('decode', 'exp'),
+                  full=dict(b=32, d=1024, q=16, m=1023, p=1024, t=32, r=256),
                   small=dict(b=4, d=128, q=4, m=127, p=24, t=6, r=64))
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/01_attention.ipynb #75e81fca
 PAGE = 16       # tokens of a page
 
-@DECODING(x='b d', keys='b m 64', values='b m 64', w_q='d q*64', w_k='d 64', w_v='d 64', w_o='q*64 d', angle='b 1 32',
+@DECODING(x='b d', keys='b m 64', values='b m 64', w_q='d q*64', w_k='d 64', w_v='d 64',
+          w_o='q*64 d', angle='b 1 32',
           draws=WEIGHTS | dict(keys='normal', values='normal'),
           sums='d d', exponent=40, tags=('pe', 'rope', 'cache'))
 def multi_query_decode(x, keys, values, w_q, w_k, w_v, w_o, angle):
@@ -148,7 +151,8 @@ def latent_scores(q, k, q_turned, k_turned):
     "Scores of contents and of positions, together."
     return (q @ k.transpose(-2, -1) + q_turned @ k_turned.transpose(-2, -1)) / math.sqrt(HEAD + TURN)
 
-@DECODING(x='n d', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='r q*64', w_v='r q*64', w_o='q*64 d',
+@DECODING(x='n d', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='r q*64',
+          w_v='r q*64', w_o='q*64 d',
           angle='n 16', draws=WEIGHTS | dict(w_turn='weight'),
           sizes=dict(full=dict(n=1024, q=8), small=dict(n=128, q=2)), sums='d d', exponent=60,
           tags=('pe', 'rope', 'mask', 'latent'))
@@ -159,7 +163,8 @@ def latent_attention(x, w_q, w_down, gain, w_turn, w_k, w_v, w_o, angle):
     s = latent_scores(q, heads(latent @ w_k), rotated(q_turned, angle), rotated(x @ w_turn, angle))
     return merged(causal(s).softmax(-1) @ heads(latent @ w_v)) @ w_o
 
-@DECODING(x='b d', latents='b m r', turned='b m 32', w_q='d q*96', w_down='d r', gain='r', w_turn='d 32', w_k='q 64 r',
+@DECODING(x='b d', latents='b m r', turned='b m 32', w_q='d q*96', w_down='d r', gain='r',
+          w_turn='d 32', w_k='q 64 r',
           w_v='q r 64', w_o='q*64 d', angle='b 1 16',
           draws=WEIGHTS
           | dict(w_turn='weight', latents='normal', turned='normal', w_k=lambda rng,
@@ -184,7 +189,8 @@ def far_logits(rng, shape):
     "Logits whose largest lie far apart, so that their order is no matter of rounding."
     return rng.laplace(0, 4, shape) + 20 * rng.standard_normal((*shape[:-1], 1))
 
-@DECODING(target='b v', draft='b v', token='b', draws=dict(target=even_logits, draft=even_logits, token='index<v'),
+@DECODING(target='b v', draft='b v', token='b',
+          draws=dict(target=even_logits, draft=even_logits, token='index<v'),
           sizes=dict(full=dict(b=64, v=32000), small=dict(b=48, v=1000)),
           sums='v', exponent=60, tags=('gather', 'softmax'))
 def speculative_acceptance(target, draft, token):
@@ -194,7 +200,8 @@ def speculative_acceptance(target, draft, token):
     left = (p - q).clamp(min=0)
     return (p.gather(1, at) / q.gather(1, at)).clamp(max=1.0), left / left.sum(-1, keepdim=True)
 
-@DECODING(logits='b 4 v', score='b 4', draws=dict(logits=far_logits, score=lambda rng, s: -rng.exponential(8, s)),
+@DECODING(logits='b 4 v', score='b 4',
+          draws=dict(logits=far_logits, score=lambda rng, s: -rng.exponential(8, s)),
           sizes=dict(full=dict(b=16, v=32000), small=dict(b=8, v=500)),
           sums='v', exponent=60, tags=('softmax', 'topk'), bf16=False)
 def beam_step(logits, score):

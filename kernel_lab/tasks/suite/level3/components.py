@@ -66,7 +66,8 @@ def offset_keys(rng, shape):
     return k - k.mean(-1, keepdims=True) + 1
 
 OFFSET = 110 * math.sqrt(HEAD / 12)      # the rounding of such an exponent, in ε
-WEIGHTS = {**{f'w_{k}': 'weight' for k in 'k v o up down in out kv qk 1 2 3'.split()}, 'w_q': sharp, 'w_gate': sharp,
+WEIGHTS = {**{f'w_{k}': 'weight' for k in 'k v o up down in out kv qk 1 2 3'.split()},
+           'w_q': sharp, 'w_gate': sharp,
            'w_qkv': sharp,
            'angle': 'angle', 'gain': 'gain', 'gain_1': 'gain', 'gain_2': 'gain', 'gain_3': 'gain', 'gain_4': 'gain',
            'q_gain': 'gain', 'k_gain': 'gain',

@@ -19,7 +19,8 @@ def gelu_mlp(x, gain, bias, w_up, b_up, w_down, b_down):
     "Layer norm, a layer with gelu, a layer back, the residual (GPT-2)."
     return x + F.gelu(layer_norm(x, gain, bias) @ w_up + b_up) @ w_down + b_down
 
-@FEED_FORWARD(x='n d', gain='d', w_gate='d f', w_up='d f', w_down='f d', draws=WEIGHTS, sums='f', tags=('norm', 'silu'))
+@FEED_FORWARD(x='n d', gain='d', w_gate='d f', w_up='d f', w_down='f d', draws=WEIGHTS, sums='f',
+              tags=('norm', 'silu'))
 def swiglu_mlp(x, gain, w_gate, w_up, w_down):
     "RMSNorm, a layer gated by silu, a layer back, the residual (Llama)."
     h = rms_norm(x, gain)
@@ -40,7 +41,8 @@ def squared_relu_mlp(x, gain, bias, w_up, w_down):
     return x + F.relu(layer_norm(x, 1 + gain, bias) @ w_up).square() @ w_down
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/02_feed_forward.ipynb #7386eeec
-MIXTURES = Family('experts', 3, ('pe', 'weights', 'moe'), full=dict(n=512, d=512, f=1024), small=dict(n=96, d=64, f=80))
+MIXTURES = Family('experts', 3, ('pe', 'weights', 'moe'), full=dict(n=512, d=512, f=1024),
+                  small=dict(n=96, d=64, f=80))
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/02_feed_forward.ipynb #74010d1d
 EXPERTS = 8
@@ -76,14 +78,16 @@ def mixed(gates, outs):
 
 ROUTED = WEIGHTS | dict(x=routed, w_router=router)
 
-@MIXTURES(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300,
+@MIXTURES(x='n d', w_router='d 8', w_up='8 d f', b_up='8 1 f', w_down='8 f d',
+          draws=ROUTED, sums='f', exponent=300,
           tags=('relu', 'topk'))
 def switch_experts(x, w_router, w_up, b_up, w_down):
     "Each token through the likeliest of eight experts, times its probability (Switch Transformer)."
     gates = chosen((x @ w_router).softmax(-1), 1)
     return mixed(gates, F.relu(x @ w_up + b_up) @ w_down)
 
-@MIXTURES(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d', draws=ROUTED, sums='f', exponent=300,
+@MIXTURES(x='n d', w_router='d 8', w_gate='8 d f', w_up='8 d f', w_down='8 f d',
+          draws=ROUTED, sums='f', exponent=300,
           tags=('silu', 'topk'))
 def top_two_experts(x, w_router, w_gate, w_up, w_down):
     "Each token through the two likeliest of eight gated experts, their probabilities made to sum to one (Mixtral)."

@@ -26,7 +26,8 @@ def llama_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_gate, w_up, w_do
     h = rms_norm(x, gain_2)
     return x + (F.silu(h @ w_gate) * (h @ w_up)) @ w_down
 
-@LAYERS(x='n d', gain_1='d', bias_1='d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_2='d', bias_2='d',
+@LAYERS(x='n d', gain_1='d', bias_1='d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d',
+        b_o='d', gain_2='d', bias_2='d',
         w_up='d f', b_up='f', w_down='f d', b_down='d', draws=WEIGHTS,
         sizes=dict(full=dict(d=768, f=3072)), sums='f', exponent=60, tags=('norm', 'mask', 'gelu'))
 def gpt2_layer(x, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, b_up, w_down, b_down):
@@ -72,7 +73,8 @@ def mixtral_layer(x, gain_1, w_q, w_k, w_v, w_o, angle, gain_2, w_router, w_gate
     gates = chosen((h @ w_router).softmax(-1), 2)
     return x + mixed(gates / gates.sum(-1, keepdim=True), (F.silu(h @ w_gate) * (h @ w_up)) @ w_down)
 
-@LAYERS(x='n d', gain='d', bias='d', w_q='d d', w_k='d d', w_v='d d', w_o='d d', angle='n 32', w_up='d f', b_up='f',
+@LAYERS(x='n d', gain='d', bias='d', w_q='d d', w_k='d d', w_v='d d', w_o='d d',
+        angle='n 32', w_up='d f', b_up='f',
         w_down='f d', b_down='d', draws=WEIGHTS | dict(bias='bias'),
         sizes=dict(full=dict(f=4096)), sums='f', exponent=60, tags=('norm', 'rope', 'mask', 'gelu'))
 def parallel_layer(x, gain, bias, w_q, w_k, w_v, w_o, angle, w_up, b_up, w_down, b_down):
@@ -82,7 +84,8 @@ def parallel_layer(x, gain, bias, w_q, w_k, w_v, w_o, angle, w_up, b_up, w_down,
     return x + merged(attend(q, k, v)) @ w_o + F.gelu(h @ w_up + b_up, approximate='tanh') @ w_down + b_down
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/03_layers.ipynb #93a819fd
-@LAYERS(x='n d', keep='n', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_1='d', bias_1='d', w_up='d f', b_up='f',
+@LAYERS(x='n d', keep='n', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', gain_1='d',
+        bias_1='d', w_up='d f', b_up='f',
         w_down='f d', b_down='d', gain_2='d', bias_2='d',
         draws=WEIGHTS | dict(keep='keep'), sizes=dict(full=dict(d=768, f=3072)), sums='f', exponent=60,
         tags=('norm', 'mask', 'gelu'))
@@ -101,13 +104,15 @@ def patches(image, size=PATCH):
     cut = image.reshape(c, h // size, size, w // size, size)
     return cut.permute(1, 3, 0, 2, 4).reshape(-1, c * size * size)
 
-@LAYERS(image='3 s s', w_in='768 d', b_in='d', whole='1 d', place='t d', gain_1='d', bias_1='d', w_qkv='d 3*d',
+@LAYERS(image='3 s s', w_in='768 d', b_in='d', whole='1 d', place='t d', gain_1='d',
+        bias_1='d', w_qkv='d 3*d',
         b_qkv='3*d', w_o='d d', b_o='d',
         gain_2='d', bias_2='d', w_up='d f', b_up='f', w_down='f d', b_down='d',
         draws=WEIGHTS | dict(image='signed', whole='normal', place='embedding'),
         sizes=dict(full=dict(s=224, t=197, d=768, f=3072), small=dict(s=96, t=37)), sums='f', exponent=60,
         tags=('norm', 'gelu', 'patch'))
-def vit_layer(image, w_in, b_in, whole, place, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o, gain_2, bias_2, w_up, b_up,
+def vit_layer(image, w_in, b_in, whole, place, gain_1, bias_1, w_qkv, b_qkv, w_o, b_o,
+              gain_2, bias_2, w_up, b_up,
               w_down, b_down):
     "Patches of a picture as tokens with a place, a token for all of it, and the first encoder layer (ViT)."
     x = torch.cat([whole, patches(image) @ w_in + b_in]) + place
@@ -139,7 +144,8 @@ def token_log_probabilities(x, gain, words, target):
     return logits.log_softmax(-1).gather(1, target.long()[:, None])
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/03_layers.ipynb #6bbaee4c
-@ENDS(x='n d', c='1 d', w_c='d 6*d', b_c='6*d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d', b_o='d', w_up='d f', b_up='f',
+@ENDS(x='n d', c='1 d', w_c='d 6*d', b_c='6*d', w_qkv='d 3*d', b_qkv='3*d', w_o='d d',
+      b_o='d', w_up='d f', b_up='f',
       w_down='f d', b_down='d',
       draws=WEIGHTS | dict(c='signed', w_c='weight', b_c='bias', w_qkv='weight'), sizes=dict(full=dict(n=256)),
       sums='f', exponent=60, tags=('pe', 'exp', 'norm', 'gelu'))

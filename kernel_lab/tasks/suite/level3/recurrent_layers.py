@@ -28,7 +28,8 @@ def small_steps(rng, shape):
     "Biases that a softplus makes small."
     return rng.uniform(-4, -2, shape)
 
-@RECURRENCES(x='n d', w_in='d 2*i', taps='i 1 4', b_1='i', w_down='i r', w_up='r i', b_step='i', w_k='i s', w_q='i s',
+@RECURRENCES(x='n d', w_in='d 2*i', taps='i 1 4', b_1='i', w_down='i r', w_up='r i',
+             b_step='i', w_k='i s', w_q='i s',
              rate='i s', skip='i', w_o='i d',
              draws=WEIGHTS | dict(taps='layer', b_step=small_steps, rate='decay', skip='gain'), sizes=dict(full=dict(d=256)),
              sums='i', exponent=20, tags=('pe', 'conv', 'silu'))
@@ -41,7 +42,8 @@ def mamba_block(x, w_in, taps, b_1, w_down, w_up, b_step, w_k, w_q, rate, skip, 
     y = (state * (u @ w_q)[:, None]).sum(-1) + skip * u
     return (y * F.silu(gate)) @ w_o
 
-@RECURRENCES(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64', b_2='d', rate='d', w_o='d d',
+@RECURRENCES(x='n d', w_in='d d', w_gate='d d', w_1='h 64 64', b_1='d', w_2='h 64 64',
+             b_2='d', rate='d', w_o='d d',
              draws=WEIGHTS | dict(rate='rate'),
              sums='d', exponent=20, tags=('pe', 'gelu'))
 def rg_lru_block(x, w_in, w_gate, w_1, b_1, w_2, b_2, rate, w_o):
@@ -120,7 +122,8 @@ def ssd_chunks(x, step, rate, k, q, skip):
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/04_recurrent_layers.ipynb #dad839c1
 STEPS = 4
 
-@RECURRENCES(x='4 b d', h='b u', c='b u', w_in='d 4*u', w_out='u 4*u', b_in='4*u', draws=WEIGHTS | dict(h='within'),
+@RECURRENCES(x='4 b d', h='b u', c='b u', w_in='d 4*u', w_out='u 4*u', b_in='4*u',
+             draws=WEIGHTS | dict(h='within'),
              sizes=dict(full=dict(b=64, d=512, u=512), small=dict(b=48, d=64, u=64)), sums='d u',
              tags=('pe', 'sigmoid', 'tanh'))
 def lstm_steps(x, h, c, w_in, w_out, b_in):

@@ -25,7 +25,8 @@ def batch_norm(x, norm):
     "x with the statistics norm [4, channels]: mean, variance, gain, bias."
     return F.batch_norm(x, norm[0], norm[1], norm[2], norm[3])
 
-BLOCKS = {**{f'norm_{k}': statistics for k in (1, 2, 3)}, **{f'w_{k}': 'layer' for k in (1, 2, 3, 'skip', 'depth')},
+BLOCKS = {**{f'norm_{k}': statistics for k in (1, 2, 3)},
+          **{f'w_{k}': 'layer' for k in (1, 2, 3, 'skip', 'depth')},
           'b_1': 'bias', 'b_2': 'bias', 'b_depth': 'bias'}
 
 @CONVOLUTIONAL_BLOCKS(x='b c s s', w_1='m c 1 1', norm_1='4 m', w_2='m m 3 3', norm_2='4 m', w_3='c m 1 1',
@@ -48,7 +49,8 @@ def inverted_residual(x, w_1, norm_1, w_depth, norm_2, w_2, norm_3):
     return x + batch_norm(F.conv2d(h, w_2), norm_3)
 
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/05_vision_and_audio.ipynb #0a5ad15a
-@CONVOLUTIONAL_BLOCKS(x='b c s s', w_depth='c 1 7 7', b_depth='c', gain='c', bias='c', w_up='c 4*c', b_up='4*c',
+@CONVOLUTIONAL_BLOCKS(x='b c s s', w_depth='c 1 7 7', b_depth='c', gain='c', bias='c',
+                      w_up='c 4*c', b_up='4*c',
                       w_down='4*c c',
               b_down='c', scale='c',
               draws=BLOCKS | WEIGHTS | dict(bias='bias', scale='gain'), sizes=dict(full=dict(c=96), small=dict(c=32)),
@@ -59,7 +61,8 @@ def convnext_block(x, w_depth, b_depth, gain, bias, w_up, b_up, w_down, b_down, 
     h = F.gelu(layer_norm(h, gain, bias) @ w_up + b_up) @ w_down + b_down
     return x + (h * scale).permute(0, 3, 1, 2)
 
-@CONVOLUTIONAL_BLOCKS(x='b c s s', skip='b c s s', norm_1='4 c', w_1='m c', b_1='m', w_2='c m', b_2='c', draws=BLOCKS,
+@CONVOLUTIONAL_BLOCKS(x='b c s s', skip='b c s s', norm_1='4 c', w_1='m c', b_1='m',
+                      w_2='c m', b_2='c', draws=BLOCKS,
               sizes=dict(full=dict(m=16)), sums='s s', tags=('sigmoid', 'relu'))
 def squeeze_excite(x, skip, norm_1, w_1, b_1, w_2, b_2):
     "The end of a block whose channels are gated by what all of the picture holds (SE-ResNet)."
@@ -70,7 +73,8 @@ def squeeze_excite(x, skip, norm_1, w_1, b_1, w_2, b_2):
 # %% ../../../../nbs/3_tasks/3_suite/3_level3/05_vision_and_audio.ipynb #ee7fa96d
 GROUPS = 8
 
-@CONVOLUTIONAL_BLOCKS(x='b c s s', time='b t', gain_1='c', bias_1='c', w_1='m c 3 3', b_1='m', w_time='t m', gain_2='m',
+@CONVOLUTIONAL_BLOCKS(x='b c s s', time='b t', gain_1='c', bias_1='c', w_1='m c 3 3', b_1='m',
+                      w_time='t m', gain_2='m',
               bias_2='m', w_2='m m 3 3', b_2='m', w_skip='m c 1 1',
               draws=WEIGHTS | BLOCKS | dict(time='normal', w_time='weight'),
               sizes=dict(full=dict(b=2, c=128, m=192, s=32, t=512), small=dict(c=24, m=32, s=8, t=48)),
