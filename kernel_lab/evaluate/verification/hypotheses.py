@@ -4,9 +4,10 @@
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #2bc3da8c
 from functools import cached_property
+import math
 import time
 import numpy as np
-from ...core.errors import LabError, in_time, within
+from ...core.errors import KernelError, LabError, in_time, within
 from .diagnose import WrongOutput, as_matrix, likely_causes, tiles_of
 from ..records.verification import Guess
 from ...nki.chip.dtypes import is_float, itemsize, round_tf32
@@ -74,13 +75,20 @@ def precision_notes(program: Program, workload: Workload) -> tuple[str, ...]:
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #348f308d
 class RerunCase(WrongOutput):
-    "A `WrongOutput` whose reference can be re-run with replaced results."
+    "A `WrongOutput` whose reference can be re-run with replaced results, `until` so much processor time has passed."
+    until = math.inf
+
     @cached_property
     def replay(self): return ReferenceReplay(self.task, self.arrays)
 
+    def in_time(self):
+        "A `KernelError` of kind 'timeout' after `until`: threads use up processor time faster than it passes."
+        in_time()
+        if time.process_time() > self.until: raise KernelError('guessing took too long', kind='timeout')
+
     def answer(self, name, value):
         "The output (rows × columns) if the result called `name` were `value`; None if that cannot be computed."
-        in_time()
+        self.in_time()
         try: other = self.replay.outputs_with(name, value)[self.output]
         except (RuntimeError, IndexError, ValueError, TypeError): return None
         return as_matrix(other) if other.shape == self.want.shape else None
@@ -95,7 +103,7 @@ class RerunCase(WrongOutput):
         from torch.fx import map_arg
         for n in self.replay.nodes:
             if n.name not in self.replay.moved: continue
-            in_time()
+            self.in_time()
             yield n, op_of(n), *map_arg((n.args, n.kwargs), lambda m: self.replay.values[m.name])
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #0e43afb5
@@ -203,7 +211,7 @@ def turned_operand(case):
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #741ef135
 def _whose(case, ways, cause, said, weight):
     for way in ways:
-        in_time()
+        case.in_time()
         other = way.outputs[case.output]
         if other.shape == case.want.shape and (found := case.guess(cause, said(way), as_matrix(other), weight=weight)):
             return found
@@ -298,7 +306,7 @@ CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:
     """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
     until so many `seconds` of the processor have passed."""
-    until = time.process_time() + seconds
+    case.until = until = time.process_time() + seconds
     found = likely_causes(case, seconds=seconds)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])

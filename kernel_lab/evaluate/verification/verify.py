@@ -337,7 +337,9 @@ def _until_wrong(trials):
         if not passed: return
         trial = None
 
-WRONG_SHARE, MIN_SECONDS = 0.1, 0.25  # what an examination may take beside the time of the draws that are left out
+# of the first draw's time, what a later one takes, whose program is planned by then; what an examination may take
+# beside the time of the draws that are left out, and at least
+LATER_SHARE, WRONG_SHARE, MIN_SECONDS = 0.8, 0.1, 0.25
 
 def verify(program: Program, task: Task, workload: Workload | str | None = None,
            seeds: int | Sequence[int] = 3,
@@ -361,7 +363,7 @@ def verify(program: Program, task: Task, workload: Workload | str | None = None,
             if worst is None or report.badness > worst[0].badness: worst = report, trial, k
         trial = None
     left = sum(1 + len(ds) for _, ds in plan) - done
-    spared = (time.process_time() - began) * (left / done + WRONG_SHARE)
+    spared = (time.process_time() - began) * (LATER_SHARE * left / done + WRONG_SHARE)
     seconds = min(MAX_SECONDS, max(MIN_SECONDS, spared)) if ends_early else MAX_SECONDS
     return Verification(all(r.passed for r in reports), task.tolerance(workload), tuple(reports),
                         *_examined(program, task, workload, *worst, seconds), notes=precision_notes(program, workload),
