@@ -5,8 +5,8 @@
 # %% ../../../nbs/2_nki/5_checks/09_checker.ipynb #20bf22cd
 from ...core.errors import in_time
 from .aliasing import placement_overlaps
-from .capacity import (allocations, idle_loops, loop_bounds, places, registers_at_once, too_large,
-                                            unfit_views)
+from .capacity import (allocations, idle_loops, loop_bounds, places,
+    registers_at_once, too_large, unfit_views)
 from .diagnostic import Diagnostic, RuleContext
 from .limits import RULES
 from .loop_carried import loop_dependencies
