@@ -262,7 +262,7 @@ def copy_slowdown(instruction, chip, sides_in_hbm, casts) -> float:
 def dma_engines_at_hand(chip, near) -> int:
     "How many DMA engines can carry a copy: each serves a few partitions of SBUF."
     rows = min([-(-x.partitions // chip.dma_partitions) for x in near], default=chip.dma_engines)
-    return max(min(rows, chip.dma_engines), 1)
+    return min(rows, chip.dma_engines)
 
 def _contiguous_run(counts, ap):
     "Elements of the innermost contiguous run of an access."
@@ -289,7 +289,7 @@ def copy_ns(program, instruction, source, target, chip):
     engines = dma_engines_at_hand(chip, near)
     packets = max(total / max(run, 1), total * max(sizes) / chip.dma_packet_max, min(total, engines))
     rate = min(chip.dma_gbps, chip.hbm_gbps) / chip.dma_engines / max(len(far), 1)
-    waves = packets / max(min(packets, engines), 1)
+    waves = packets / min(packets, engines)
     casts = program.tensors[source.tensor].dtype != program.tensors[target.tensor].dtype
     ns = waves * (chip.dma_packet_ns + total * max(sizes) / packets / rate)
     return copy_slowdown(instruction, chip, len(far), casts) * ns, total * max(sizes)
