@@ -285,9 +285,77 @@ def transposed_copy(program: Program, copy: Instruction) -> Program:
     nodes, tensors = _TransposeWriter(program, copy, _transposition_of(program, copy)).nest()
     return with_instructions(program, {id(copy): nodes}, tensors)
 
+# %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #aa468810
+MOST_BLOCKS, MOST_IN_ROW = 32, 16_384   # blocks of a tile that is turned; float32 of a row that is loaded
+
+class _TileTurner:
+    "Writes a copy between a tile and its transpose in HBM as blocks of `rows`, `blocks` of them in each of `outer`."
+    def __init__(self, program, copy):
+        self.far, self.near, self.stores = far, near, _ = _sides(program, copy)
+        (step, self.count), axes = _axes(far, near)
+        axes, line, t = _joined([(t, s, n) for s, t, n in axes]), copy.line, program.tensors[near.tensor]
+        if t.dtype != 'float32': raise IllegalTransformation(f'line {line} transposes {t.dtype}, not float32')
+        if step != 1 or len(axes) not in (1, 2) or not all(s for _, s, _ in axes):
+            raise IllegalTransformation(f'the partitions of line {line} do not follow each other in memory')
+        if not names_once(squeezed((far if self.stores else near).ap)):
+            raise IllegalTransformation(f'line {line} writes an element twice')
+        self.row = max(axes, key=lambda x: x[2])
+        self.outer = next((x for x in axes if x is not self.row), (0, 0, 1))
+        self.rows = _divisor(self.row[2], ARRAY)
+        self.blocks, self.size = self.row[2] // self.rows, self.count * self.row[2] // self.rows * self.outer[2]
+        if self.blocks * self.outer[2] > MOST_BLOCKS or self.size > MOST_IN_ROW:
+            raise IllegalTransformation(f'line {line} has too many blocks')
+        self.copy, self.tensors, self.scope = copy, list(program.tensors), DefUse(program).chain(copy)
+
+    def tile(self, name, shape, buffer):
+        self.tensors.append(Tensor(name, shape, 'float32', buffer, scope=self.scope, line=self.copy.line))
+        return len(self.tensors) - 1
+
+    def tile_part(self, outer, block, blocks):
+        "The columns of the tile that some blocks are."
+        (step, other), near = (self.row[0], self.outer[0]), self.near
+        const = near.offset.const + outer * other + block * self.rows * step
+        return replace(near, offset=Affine(const, near.offset.terms), ap=(near.ap[0], (step, blocks * self.rows)))
+
+    def turned(self, line_of, outer, block, group):
+        "The instructions for a bank of blocks; `line_of`: the tile whose rows lie as in HBM."
+        rows, count, first = self.rows, self.count, (outer * self.blocks + block) * self.count
+        kind = dict(line=self.copy.line)
+        in_row = lambda b, n: Access(line_of, Affine(first + b * count), ((self.size, rows), (1, n * count)), 0)
+        height, width = (rows, count) if self.stores else (count, rows)
+        bank = self.tile('turned_psum', (height, group * width), 'psum')
+        for b in range(group):
+            dst = Access(bank, Affine(b * width), ((group * width, height), (1, width)), 0)
+            data = self.tile_part(outer, block + b, 1) if self.stores else in_row(b, 1)
+            yield Instruction('nc_transpose', {'dst': dst}, {'data': data}, engine='Tensor', **kind)
+        src = Access(bank, Affine(0), ((group * width, height), (1, group * width)), 0)
+        dst = in_row(0, group) if self.stores else self.tile_part(outer, block, group)
+        yield Instruction('tensor_copy', {'dst': dst}, {'src': src}, **kind)
+
+    def nodes(self):
+        "The instructions in the place of the copy."
+        (_, step, _), (_, other, outer), count = self.row, self.outer, self.count
+        k = self.tile('turned_rows', (self.rows, self.size), 'sbuf')
+        held = Access(k, Affine(0), ((self.size, self.rows), (self.blocks * count, outer), (count, self.blocks),
+                                     (1, count)), 0)
+        far = replace(self.far, ap=((step, self.rows), (other, outer), (step * self.rows, self.blocks), (1, count)))
+        group = _divisor(self.blocks, BANK // (count if self.stores else self.rows))
+        made = [o for x in range(outer) for b in range(0, self.blocks, group) for o in self.turned(k, x, b, group)]
+        sides = (far, held) if self.stores else (held, far)
+        dma = replace(self.copy, outs={'dst': sides[0]}, ins={'src': sides[1]})
+        return [*made, dma] if self.stores else [dma, *made]
+
+def turned_tile(program: Program, copy: Instruction) -> Program:
+    """The program with a copy between HBM and a tile whose partitions follow each other in memory as one of long runs,
+    and transpositions on the array. `IllegalTransformation` names what forbids it."""
+    turner = _TileTurner(program, copy)
+    nodes = turner.nodes()
+    return with_instructions(program, {id(copy): nodes}, turner.tensors)
+
 def transposed_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
-    "Yield (copy, program) for the copies within HBM that transpose two axes."
+    "Yield (copy, program) for the copies that transpose two axes, within HBM or between HBM and a tile."
     for o in program.instructions:
         if o.op != 'dma_copy': continue
-        try: yield o, transposed_copy(program, o)
-        except IllegalTransformation: continue
+        for transform in (transposed_copy, turned_tile):
+            try: yield o, transform(program, o)
+            except IllegalTransformation: continue

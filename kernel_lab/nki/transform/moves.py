@@ -10,6 +10,7 @@ from ..checks.checker import check
 from ..ir.program import Program
 from .lanes.fill_lanes import fill_moves
 from .overlap.ahead import ahead_moves
+from .overlap.parts import part_moves
 from .aligned_nests import alignment_moves, block_moves, several_moves, tile_moves
 from .combine import combined, divisions, multiply_instead, quotients, reciprocal_on_scalar
 from .definitions import IllegalTransformation
@@ -207,6 +208,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'The next iteration begins before this one ends, so that no engine waits for the last steps of another.',
                ahead_moves, asks=True),
     MoveFamily('share with another engine', 'Two engines do one instruction, each some of its columns.', _shared),
+    MoveFamily('work in parts',
+               'A long load cut into parts: what reads it begins with the first while the others are on their way.',
+               part_moves),
     MoveFamily('sum on Scalar',
                'A sum of each row is work for Vector alone; Scalar, where it has time, adds up what it copies.', _sums,
                is_exact=False),
