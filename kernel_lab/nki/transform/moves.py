@@ -7,6 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from ..checks.checker import check
+from ..chip.chips import get_chip
 from ..ir.program import Program
 from .lanes.fill_lanes import fill_moves
 from .overlap.ahead import ahead_moves
@@ -130,7 +131,8 @@ def _dense_copies(program):
     for o, after in dense_copies(program): yield f'the copy in line {o.line}', after
 
 def _transposed_copies(program):
-    for o, after in transposed_copies(program): yield f'the copy in line {o.line}', after
+    exact = get_chip(program.chip).generation >= 3      # before, the array multiplies by ones: infinities spoil a row
+    for o, after in transposed_copies(program): yield f'the copy in line {o.line}', after, exact
 
 def _all_lanes(program):
     yield from lane_moves(program)

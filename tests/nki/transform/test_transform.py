@@ -33,7 +33,7 @@ def drawn(program, rng):
 
 def walk(program, run, rng, depth=5, run_inexact=None):
     """Take random moves and compare after each: families taken. `run_inexact` is for what rounds otherwise: a product
-    by a reciprocal is no quotient where the divisor is subnormal."""
+    by a reciprocal is no quotient where the divisor is subnormal, a sum in parts is infinite where the whole is not."""
     first, want, taken, exact = program, run(program), [], True
     for _ in range(depth):
         move = drawn(program, rng)
@@ -45,8 +45,14 @@ def walk(program, run, rng, depth=5, run_inexact=None):
         if not exact and run_inexact: run, want, run_inexact = run_inexact, run_inexact(first), None
         for a, b in zip(want, run(program), strict=True):
             if exact: assert a.dtype == b.dtype and not (bits_of(a, False) != bits_of(b, False)).any(), what
-            elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=2e-4, atol=1e-5, err_msg=what)
+            elif a.dtype.kind == 'f': np.testing.assert_allclose(b, a, rtol=rounding(program, taken), atol=1e-5, err_msg=what)
     return [m.family for m in taken]
+
+
+def rounding(program, taken):
+    "A sum that is added in parts may round to the next bfloat16 in a tile after it: one part in 128."
+    narrow = any(t.dtype in ('bfloat16', 'float16') for t in program.tensors)
+    return 2 ** -7 if narrow and 'work in parts' in {m.family for m in taken} else 2e-4
 
 
 def of_the_suite(name, chip='trn2'):
@@ -100,18 +106,20 @@ def walk_in_random_kernels(seeds):
             if check(program): continue
             interpret(program, *arrays)
         except KernelError: continue
-        normal = [without_subnormals(a) for a in arrays]
+        normal = [without_extremes(a) for a in arrays]
         taken.update(walk(program, lambda p: interpret(p, *arrays), random.Random(seed),
                           run_inexact=lambda p: interpret(p, *normal)))
     return taken
 
 
-def without_subnormals(x):
-    "The array with the smallest normal number of its dtype where there is a smaller one that is not 0."
+def without_extremes(x):
+    """The array with the smallest normal number of its dtype where there is a smaller one that is not 0, and with 1 in
+    the place of numbers whose sum is infinite in one order and not in another."""
     if x.dtype.names or x.dtype.kind in 'biu': return x
-    with np.errstate(invalid='ignore'):
-        size, least = np.abs(x.astype(np.float64)), float(ml_dtypes.finfo(x.dtype).tiny)
-        return np.where((size > 0) & (size < least), x.dtype.type(least), x)
+    with np.errstate(invalid='ignore', over='ignore'):
+        size, info = np.abs(x.astype(np.float64)), ml_dtypes.finfo(x.dtype)
+        x = np.where(np.isfinite(size) & (size > float(info.max) ** 0.5), x.dtype.type(1), x)
+        return np.where((size > 0) & (size < float(info.tiny)), x.dtype.type(info.tiny), x)
 
 
 def test_random_moves_of_random_kernels():
@@ -253,7 +261,7 @@ def walk_in_passes(seeds):
 
 
 def test_random_moves_of_random_passes():
-    taken, refused = walk_in_passes(range(20))
+    taken, refused = walk_in_passes(range(30))
     assert len(taken) >= 9 and taken['fuse rows'] > 5 and taken.total() > 40 and refused < 30, (taken, refused)
 
 

@@ -43,8 +43,10 @@ def _reduced(o):
     if 'reduce_res' in o.outs: return 'reduce_res', o.attrs.get('reduce_op')
     return None
 
-def _require_whole_result(o, reduced):
+def _require_whole_result(program, o, reduced):
     name, op = reduced
+    if op == 'add' and program.tensors[o.outs[name].tensor].dtype != 'float32':
+        raise IllegalTransformation(f'parts of the sum in line {o.line} would be rounded')
     known = o.op == 'tensor_reduce' or o.op == 'activation' and o.attrs.get('reduce_cmd') == 'reset_reduce'
     if not known or op not in ('add', 'maximum', 'minimum') or o.outs[name].free != 1:
         raise IllegalTransformation(f'the reduction in line {o.line} goes on, or is of another kind')
@@ -62,7 +64,7 @@ def _require_cuttable(uses, o):
             if a.tensor == w.tensor and (a.offset, a.ap) != (w.offset, w.ap):
                 raise IllegalTransformation(f'line {o.line} overwrites other columns than it reads')
 
-class _Cutter:
+class _PartCutter:
     "Cuts instructions of a program into parts; `tensors`: those of the program, and the tiles of partial results."
     def __init__(self, program, parts):
         self.uses, self.parts, self.tensors = DefUse(program), parts, list(program.tensors)
@@ -90,7 +92,7 @@ class _Cutter:
 
     def cut_reduction(self, o, wide, axis, reduced):
         "Parts that leave their results in columns of a tile, and the reduction of these."
-        _require_whole_result(o, reduced)
+        _require_whole_result(self.uses.program, o, reduced)
         name, op = reduced
         total, t = o.outs[name], self.uses.program.tensors[o.outs[name].tensor]
         tile = Tensor(f'{t.name}_parts', (total.partitions, self.parts), t.dtype, 'sbuf', scope=self.uses.chain(o),
@@ -108,7 +110,7 @@ class _Cutter:
 def in_parts(program: Program, instructions: Iterable[Instruction], parts: int) -> Program:
     """The program with each of some instructions as so many, a part of its columns each. Every bit stays, but for sums
     of rows, which are added part by part. `IllegalTransformation` for an instruction that cannot be cut."""
-    cutter = _Cutter(program, parts)
+    cutter = _PartCutter(program, parts)
     replaced = {id(o): cutter.cut(o) for o in instructions}
     return with_instructions(program, replaced, cutter.tensors)
 
@@ -174,7 +176,7 @@ def part_moves(program: Program) -> Iterator[tuple[str, Program, bool]]:
     ends with them."""
     if program.dialect != 'nki': return
     for parts in PARTS:
-        cutter = _Cutter(program, parts)
+        cutter = _PartCutter(program, parts)
         for what, some in _groups(program, cutter):
             if not some: continue
             exact = not any(found and found[1] == 'add' for found in map(_reduced, some))
