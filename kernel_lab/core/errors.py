@@ -163,32 +163,36 @@ WALL_FACTOR = 3     # of the seconds of a deadline: what a busy machine may take
 
 @dataclass(frozen=True)
 class _Deadline:
-    "Seconds for some work, counted from now on two clocks."
+    "Seconds for some work, counted from now on two clocks, or by the processor's alone."
     seconds: float
     doing: str
+    by_processor: bool = False
     wall: float = field(default_factory=time.monotonic)
     cpu: float = field(default_factory=time.process_time)
 
     def check(self, now):
-        "KernelError of kind 'timeout' where both clocks have passed, or the wall clock has by far."
+        "KernelError of kind 'timeout' where both clocks have passed, or the one that counts, or the wall clock by far."
         used = now - self.wall
-        if used <= self.seconds: return
-        if used <= WALL_FACTOR * self.seconds and time.process_time() - self.cpu <= self.seconds: return
+        if used <= self.seconds and not self.by_processor: return
+        spent = time.process_time() - self.cpu
+        if used <= WALL_FACTOR * self.seconds and spent <= self.seconds: return
+        if self.by_processor: used = max(used, spent)
         raise KernelError(f'{self.doing} took too long', kind='timeout', limit=f'{self.seconds:g} s',
                           value=f'{used:.1f} s', hint='Issue fewer and larger instructions, or use a smaller workload.')
 
 _DEADLINES = ContextVar('deadlines', default=(math.inf, ()))        # when the first may pass, and all of them
 
 @contextmanager
-def within(seconds: float, doing: str) -> Iterator[None]:
+def within(seconds: float, doing: str, by_processor: bool = False) -> Iterator[None]:
     """Context manager: set a deadline in `seconds`; `in_time` raises after it. Deadlines of enclosing blocks stay in
     force. `doing` names the work in the error message.
 
     The seconds are of wall time and of this process's processor time, whichever passes later, but at most `WALL_FACTOR`
-    times as many of wall time."""
+    times as many of wall time. `by_processor`: of processor time, which threads use up sooner than wall time passes."""
     soonest, others = _DEADLINES.get()
-    mine = _Deadline(seconds, doing)
-    before = _DEADLINES.set((min(soonest, mine.wall + seconds), (*others, mine)))
+    mine = _Deadline(seconds, doing, by_processor)
+    first = mine.wall if by_processor else mine.wall + seconds
+    before = _DEADLINES.set((min(soonest, first), (*others, mine)))
     try: yield
     finally: _DEADLINES.reset(before)
 

@@ -438,7 +438,7 @@ def test_a_home_that_cannot_be_made_costs_no_verdict(here, tmp_path, softmax):
 
 
 def test_optimize_prints_a_kernel_that_it_cannot_write(here, tmp_path, monkeypatch):
-    from kernel_lab.cli.agents import optimize_file
+    from kernel_lab.cli.agents import optimize as optimize_file
     def full(*a): raise OSError(28, "No space left on device")
     (tmp_path / "k.py").write_text(TWO_PASSES)
     monkeypatch.setattr(optimize_file, "write_whole", full)

@@ -77,3 +77,15 @@ def test_what_waits_has_more_wall_time_than_what_computes():
         in_time()
         time.sleep(0.4)
         with pytest.raises(KernelError, match='took too long'): in_time()
+
+def test_a_deadline_of_the_processor_ends_threads_before_the_wall_clock(monkeypatch):
+    "Several threads use up its time sooner than it passes; a deadline of both clocks leaves them that long."
+    began, used = time.process_time(), [0.0]
+    monkeypatch.setattr(time, 'process_time', lambda: began + used[0])
+    with within(60, 'both'), within(60, 'it', by_processor=True):
+        in_time()
+        used[0] = 61
+        with pytest.raises(KernelError, match='it took too long .*limit 60 s, got 61'): in_time()
+    with within(60, 'both'):
+        used[0] = 200
+        in_time()

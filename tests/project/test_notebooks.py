@@ -46,7 +46,7 @@ LONG = {
     "6_agents/3_patterns/09_library.ipynb", "6_agents/4_tools/05_gpu_kernels.ipynb",
     "6_puzzles/07_engine_puzzles.ipynb", "6_puzzles/08_reduction_puzzles.ipynb",
     "6_puzzles/09_attention_puzzles.ipynb", "7_cli/01_tasks.ipynb", "7_cli/02_runs.ipynb", "7_cli/04_evaluate.ipynb",
-    "7_cli/1_agents/01_optimize.ipynb", "7_cli/1_agents/02_best.ipynb", "7_panels/13_lab.ipynb"}
+    "7_cli/1_agents/00_optimize.ipynb", "7_cli/1_agents/01_best.ipynb", "7_panels/13_lab.ipynb"}
 FLAGS = CONFIG.tst_flags.split()
 LEFT_OUT = re.compile(rf"^#\|\s*({'|'.join(FLAGS)}|eval:\s*false)\s*$", re.M)
 NEVER = re.compile(rf"^#\|\s*({'|'.join({*FLAGS} - {'slow'})}|eval:\s*false)\s*$", re.M)

@@ -4,10 +4,9 @@
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #2bc3da8c
 from functools import cached_property
-import math
 import time
 import numpy as np
-from ...core.errors import KernelError, LabError, in_time, within
+from ...core.errors import LabError, in_time, within
 from .diagnose import WrongOutput, as_matrix, likely_causes, tiles_of
 from ..records.verification import Guess
 from ...nki.chip.dtypes import is_float, itemsize, round_tf32
@@ -75,20 +74,13 @@ def precision_notes(program: Program, workload: Workload) -> tuple[str, ...]:
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #348f308d
 class RerunCase(WrongOutput):
-    "A `WrongOutput` whose reference can be re-run with replaced results, `until` so much processor time has passed."
-    until = math.inf
-
+    "A `WrongOutput` whose reference can be re-run with replaced results."
     @cached_property
     def replay(self): return ReferenceReplay(self.task, self.arrays)
 
-    def in_time(self):
-        "A `KernelError` of kind 'timeout' after `until`: threads use up processor time faster than it passes."
-        in_time()
-        if time.process_time() > self.until: raise KernelError('guessing took too long', kind='timeout')
-
     def answer(self, name, value):
         "The output (rows × columns) if the result called `name` were `value`; None if that cannot be computed."
-        self.in_time()
+        in_time()
         try: other = self.replay.outputs_with(name, value)[self.output]
         except (RuntimeError, IndexError, ValueError, TypeError): return None
         return as_matrix(other) if other.shape == self.want.shape else None
@@ -103,7 +95,7 @@ class RerunCase(WrongOutput):
         from torch.fx import map_arg
         for n in self.replay.nodes:
             if n.name not in self.replay.moved: continue
-            self.in_time()
+            in_time()
             yield n, op_of(n), *map_arg((n.args, n.kwargs), lambda m: self.replay.values[m.name])
 
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #0e43afb5
@@ -211,7 +203,7 @@ def turned_operand(case):
 # %% ../../../nbs/5_evaluate/2_verification/03_hypotheses.ipynb #741ef135
 def _whose(case, ways, cause, said, weight):
     for way in ways:
-        case.in_time()
+        in_time()
         other = way.outputs[case.output]
         if other.shape == case.want.shape and (found := case.guess(cause, said(way), as_matrix(other), weight=weight)):
             return found
@@ -306,14 +298,14 @@ CONVINCING_CONFIDENCE, MAX_INPUT_ELEMENTS, MAX_SECONDS = 0.9, 1 << 21, 2.0
 def guess_causes(case: RerunCase, most: int = 3, seconds: float = MAX_SECONDS) -> tuple[Guess, ...]:
     """The `most` best guesses about a wrong output, highest confidence first; may be empty. The reference is run again
     until so many `seconds` of the processor have passed."""
-    case.until = until = time.process_time() + seconds
+    until = time.process_time() + seconds
     found = likely_causes(case, seconds=seconds)
     if found and found[0].confidence >= CONVINCING_CONFIDENCE or case.workload.elements > MAX_INPUT_ELEMENTS:
         return tuple(found[:most])
     for f in HYPOTHESES:
         if (left := until - time.process_time()) <= 0: break
         try:
-            with within(left, 'guessing'): found += [g] if (g := f(case)) else []
+            with within(left, 'guessing', by_processor=True): found += [g] if (g := f(case)) else []
         # a reference that cannot be taken apart, or a guess that takes too long
         except (LabError, RuntimeError, ValueError, TypeError, IndexError, NotImplementedError): continue
     return tuple(sorted(found, key=lambda g: -g.confidence)[:most])

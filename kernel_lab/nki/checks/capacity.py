@@ -11,7 +11,7 @@ from ..ir.instructions import spec_of
 from ..ir.liveness import Peak, lifetimes, peak_usage
 from ..ir.nodes import Access, Loop, accesses
 from ..ir.program import Program
-from ..ir.serialize import misfit_aliases
+from ..ir.verify import misfit_aliases
 from ..ir.spilling import sbuf_room, spilled
 from ..record.placement import placement_error
 
