@@ -280,3 +280,13 @@ def without_gc():
     try: yield
     finally:
         if was: _age_young_objects(); gc.enable()
+
+_MAX_YOUNG, _OLDER_EVERY = 2**19, 8     # new objects before they are scanned; scans until those of the last ones follow
+_scans = [0]
+
+def collect_young() -> None:
+    """Collect the garbage among the objects made since the last call, once they are many, where the collector is paused
+    for long: a search of minutes keeps what it has found, and would scan it again and again."""
+    if gc.isenabled() or gc.get_count()[0] < _MAX_YOUNG: return
+    _scans[0] += 1
+    gc.collect(2 if _scans[0] % _OLDER_EVERY ** 2 == 0 else 1 if _scans[0] % _OLDER_EVERY == 0 else 0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ...core.errors import choose
 from ..chip.chips import get_chip
 from ..ir.liveness import peak_usage
-from ..ir.nodes import without_gc
+from ..ir.nodes import collect_young, without_gc
 from ..ir.program import Program
 from ..ir.spilling import sbuf_room
 from .candidate_clock import CandidateClock, program_key
@@ -64,6 +64,7 @@ class SearchResult:
 
 # %% ../../../nbs/2_nki/9_tuning/02_search.ipynb #76a84fb1
 MIN_ROWS, MIN_OLD_ROWS = 6000, 20_000   # issued instructions above which estimates are asked, by dialect
+ROWS_WRITTEN = 4                # that take as long to schedule as an instruction that is written once
 SLACK = 0.01                    # share of the latency by which an estimate may be wrong, or a place in a beam worse
 LEAST = 0.002                   # the same, of a move that should help by itself
 MAX_SCHEDULED = 3               # candidates of one family at one place that are scheduled, the best estimates first
@@ -86,7 +87,8 @@ class _SearchRun:
         self.memory = MoveMemory() if memory is None else memory
         self.seconds, self.candidates = budget
         self.clock, self.cache = CandidateClock(), MoveCache()
-        self.estimates = program.count > (MIN_ROWS if program.dialect == 'nki' else MIN_OLD_ROWS)
+        rows = max(program.count, ROWS_WRITTEN * len(program.instructions))
+        self.estimates = rows > (MIN_ROWS if program.dialect == 'nki' else MIN_OLD_ROWS)
         us = float(cached_schedule(program).latency_us)         # the first in a process compiles the scheduler
         self.since = time.thread_time()
         self.root = self.best = SearchPlace(program, us)
@@ -119,6 +121,7 @@ class _SearchRun:
 
     def judged(self, place, move, nth, after):
         "The `JudgedMove` to a program, which counts as a candidate."
+        collect_young()
         is_new = self.clock.register(after)
         gain = self.clock.gain_us(place.program, after) if self.estimates and is_new else None
         return JudgedMove(move, nth, gain, is_new)
@@ -365,7 +368,8 @@ def search(program: Program, method: str = 'beam', seconds: float = 60.0,
     run = _SearchRun(program, families, (seconds, candidates), random.Random(seed), memory, kept)
     run.state = state = {k: v for k, v in kept.last().items() if k not in ('us', 'candidates')}
     if 'best' in state: run.best = _prefixes(run, state['best'])[-1]
-    try: ended = run_method(run, state)
+    try:
+        with without_gc(): ended = run_method(run, state)
     except KeyboardInterrupt: ended = 'interrupted'
     run.save()
     best = replace(run.best, program=without_unused_tensors(run.best.program)) if run.best.moves else run.best
