@@ -354,8 +354,8 @@ def turned_tile(program: Program, copy: Instruction) -> Program:
 
 def transposed_copies(program: Program) -> Iterator[tuple[Instruction, Program]]:
     "Yield (copy, program) for the copies that transpose two axes, within HBM or between HBM and a tile."
-    for o in program.instructions:
-        if o.op != 'dma_copy': continue
-        for transform in (transposed_copy, turned_tile):
+    copies = [o for o in program.instructions if o.op == 'dma_copy']
+    for transform in (transposed_copy, turned_tile):
+        for o in copies:
             try: yield o, transform(program, o)
             except IllegalTransformation: continue
