@@ -24,7 +24,7 @@ from .hbm_copies import dense_copies, strided_copies, transposed_copies
 from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
-from .tiles import copies_left_out, own_tiles, renamable_tiles
+from .tiles import copies_left_out, own_tiles, renamable_tiles, trimmed_fills
 from .wider import at_once_moves, lane_moves, widening_moves
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
@@ -121,6 +121,9 @@ def _left_out(program):
     for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
     for o, after in strided_copies(program): yield f'the strided copy in line {o.line}', after
 
+def _trimmed(program):
+    for o, after in trimmed_fills(program): yield f'the fill in line {o.line}', after
+
 def _other_engines(program):
     for o, form, after in moved_work(program): yield f'{o.op} in line {o.line} as {form.op} on {form.engine}', after
 
@@ -191,6 +194,8 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
                several_moves, is_exact=False, asks=True, excludes=True),
     MoveFamily('leave out a copy', 'What a copy moves can be read where it is, or made where it goes.', _left_out),
+    MoveFamily('fill what stays',
+               'A load waits until its tile is filled; what it overwrites need not be filled.', _trimmed),
     MoveFamily('work in blocks of columns',
                'A block of columns stays on chip from its first use to its last, in PSUM too.', block_moves),
     MoveFamily('use all lanes',
