@@ -10,7 +10,7 @@ from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, facts_of, tensors_of, replace
 from ..ir.program import Program
 from ..ir.regions import access_of, region_of
-from .definitions import ELEMENTWISE, DefUse, IllegalTransformation
+from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, adds_up, goes_on
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #23b757c9
 def with_replaced(body: tuple, replaced: dict) -> Iterator:
@@ -45,6 +45,7 @@ def in_wider_tile(a: Access, t: Tensor, room: int, terms: list[tuple[str, int]],
 
 # %% ../../../nbs/2_nki/9_transform/01_cleanup.ipynb #b4a5b4c0
 def _frozen(x):
+    if isinstance(x, float) and not x: return str(x)        # 0.0 and -0.0 are equal, and not one operand
     if isinstance(x, dict): return tuple(sorted((k, _frozen(y)) for k, y in x.items()))
     return tuple(map(_frozen, x)) if isinstance(x, list | tuple) else x
 
@@ -59,6 +60,7 @@ def _is_steady(uses, o, a):
 def _key(uses, o, now):
     "What two instructions must share to make the same tile; None where the tile may be another one."
     if o.op not in (*ELEMENTWISE, 'dma_copy') or len(o.outs) != 1 or o.mask or o.attrs.get('add'): return None
+    if adds_up(o): return None
     dst, = o.outs.values()
     t = uses.program.tensors[dst.tensor]
     private = t.buffer == 'sbuf' and t.scope == uses.chain(o) and uses.only_writer(dst.tensor) is o
@@ -71,7 +73,7 @@ def _key(uses, o, now):
 def _form(o):
     "A number that an instruction surely shares with one that it repeats; kept with it. None for one that never does."
     if '_form' not in o.__dict__:
-        made = o.op in (*ELEMENTWISE, 'dma_copy') and len(o.outs) == 1 and not o.mask
+        made = o.op in (*ELEMENTWISE, 'dma_copy') and len(o.outs) == 1 and not o.mask and not adds_up(o)
         o.__dict__['_form'] = hash((o.op, o.engine, _frozen(o.ins), _frozen(o.attrs))) if made else None
     return o.__dict__['_form']
 
@@ -127,8 +129,9 @@ def without_dead_code(program: Program) -> Program:
         if all([k in read or program.base[k] in read for k in written]): return program
         unread = [o for o in program.instructions if o.outs
                   and not any(k in read or program.base[k] in read for k in tensors_of(o)[1])]
-        dead = {id(o): [] for o in unread if not spec_of(o).random
-                and o.attrs.get('reduce_cmd', 'idle') in (None, 'idle', 'reset_reduce')}
+        dead = {id(o): [] for o in unread if not spec_of(o).random and not goes_on(o)}
+        if any(map(adds_up, unread)) and any(map(goes_on, program.instructions)):
+            for o in filter(adds_up, unread): dead.pop(id(o), None)     # its register is read
         if not dead: return program
         program = replace(program, body=tuple(with_replaced(program.body, dead)))
 

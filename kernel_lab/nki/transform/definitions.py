@@ -13,7 +13,7 @@ from ...core.errors import LabError
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, tensors_of, walk_body
 from ..ir.program import Program
-from ..ir.regions import common_digits, row_major_steps
+from ..ir.regions import common_digits, filled_boxes, region_of, row_major_steps, uncovered_parts
 
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #f3d20640
 class IllegalTransformation(LabError):
@@ -81,6 +81,36 @@ def with_unit_axes(ap: list, shape: tuple) -> tuple:
     "Squeezed axes with the axes of one element that an operand of this shape has."
     axes = iter(ap)
     return tuple(next(axes) if n > 1 else (1, 1) for n in shape)
+
+def reads_what_is_written(uses: DefUse, o: Instruction) -> bool:
+    "Whether instructions surely write every element that an instruction reads on chip, in one of their iterations."
+    program, trips = uses.program, uses.program.trips
+    for a in (a for a in o.ins.values() if isinstance(a, Access)):
+        t = program.tensors[a.tensor]
+        if t.buffer == 'hbm' or t.zero: continue
+        read, written = region_of(t.shape, a, trips), []
+        for w in (w for x in uses.writers[program.base[a.tensor]] for w in x.outs.values() if w.tensor == a.tensor):
+            if (w.offset, w.ap) == (a.offset, a.ap): break
+            if region := region_of(t.shape, w, trips): written += filled_boxes(region, trips)
+        else:
+            if read is None or uncovered_parts(read.ranges(trips), written): return False
+    return True
+
+def names_once(axes: list[tuple[int, int]]) -> bool:
+    "Whether axes (step, count) surely lead to different elements."
+    reach = 0
+    for s, n in sorted((abs(s), n) for s, n in axes):
+        if s <= reach: return False
+        reach += s * (n - 1)
+    return True
+
+def adds_up(o: Instruction) -> bool:
+    "Whether an instruction adds to a sum in its engine's register, or begins one."
+    return o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle')
+
+def goes_on(o: Instruction) -> bool:
+    "Whether an instruction adds to a sum in its engine's register that another has begun."
+    return o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce')
 
 def is_plain_copy(program: Program, instruction: Instruction) -> bool:
     "Whether an instruction is a DMA that moves elements as they are: no mask, index, sum or change of dtype."

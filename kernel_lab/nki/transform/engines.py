@@ -16,7 +16,8 @@ from ..ir.program import Program
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, cached_schedule
 from .cleanup import with_instructions
-from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, whole_access
+from .definitions import (ELEMENTWISE, DefUse, IllegalTransformation, adds_up, goes_on,
+    names_once, reads_what_is_written, squeezed, whole_access)
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #27fac35b
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd')
@@ -75,10 +76,6 @@ def waits_us(timeline: Timeline) -> dict[int, float]:
         waited += np.bincount(timeline.instr[rows], gap, len(waited))
     return {id(o): us for o, us in zip(timeline.program.instructions, waited.tolist()) if us}
 
-def adds_up(o: Instruction) -> bool:
-    "Whether an instruction adds to a sum in its engine's register, or begins one."
-    return o.attrs.get('reduce_cmd', 'idle') not in (None, 'idle')
-
 def _longest(program, work):
     "The instructions with the most work, those that may move."
     own = {id(o) for o in program.instructions}
@@ -116,7 +113,7 @@ def row_sum_on_scalar(program: Program, o: Instruction) -> Program:
     kinds = [program.tensors[a.tensor].dtype for a in (total, data)]
     if kinds[0] != 'float32' or not is_float(kinds[1]):
         raise IllegalTransformation(f'the sum in line {o.line} is not of floats in float32')
-    if any(i.attrs.get('reduce_cmd', 'idle') not in (None, 'idle', 'reset_reduce') for i in program.instructions):
+    if any(map(goes_on, program.instructions)):
         raise IllegalTransformation('a register holds a sum that goes on')
     t, scope = program.tensors[data.tensor], DefUse(program).chain(o)
     tile = Tensor(f'{t.name}_copied', data.shape, 'float32', 'sbuf', scope=scope, line=t.line)
@@ -153,6 +150,7 @@ def shared_columns(o: Instruction, other: Instruction, columns: int) -> list[Ins
     reads, last = [a for a in o.ins.values() if isinstance(a, Access)], dst.ap[-1][1]
     if not 0 < columns < last or dst.par == len(dst.ap) - 1 or dst.index:
         raise IllegalTransformation(f'the result of line {o.line} has {last} columns')
+    if not names_once(squeezed(dst.ap)): raise IllegalTransformation(f'line {o.line} writes an element twice')
     for a in reads:
         alike = a.par == dst.par and (a.shape == dst.shape or a.free == 1)
         if a.index or not alike: raise IllegalTransformation(f'line {o.line} reads columns otherwise')
@@ -169,6 +167,7 @@ def shared_work(program: Program) -> Iterator[tuple[Instruction, Instruction, Pr
     work = work_by_engine(cached_schedule(program))
     busiest = max(work, key=lambda e: work[e].sum())
     for o in _longest(program, work[busiest]):
+        if not reads_what_is_written(DefUse(program), o): continue
         last = next(iter(o.outs.values())).ap[-1][1]
         for form in forms_on_chip(program, o):
             for columns in (int(last * share) for share in SHARES):

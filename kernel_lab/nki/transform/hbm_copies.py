@@ -11,8 +11,8 @@ from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, replace
 from ..ir.program import Program
 from .cleanup import fresh_loop_name, with_instructions
-from .definitions import ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy, squeezed
-from .on_chip import names_once
+from .definitions import (ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy,
+    names_once, squeezed)
 from .tiles import is_copy_of_tile, without_copies
 
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #960881d8
@@ -295,11 +295,16 @@ class _TileTurner:
         (step, self.count), axes = _axes(far, near)
         axes, line, t = _joined([(t, s, n) for s, t, n in axes]), copy.line, program.tensors[near.tensor]
         if t.dtype != 'float32': raise IllegalTransformation(f'line {line} transposes {t.dtype}, not float32')
-        if step != 1 or len(axes) not in (1, 2) or not all(s for _, s, _ in axes):
-            raise IllegalTransformation(f'the partitions of line {line} do not follow each other in memory')
+        if step != 1: raise IllegalTransformation(f'the partitions of line {line} do not follow each other in memory')
+        if len(axes) not in (1, 2) or not all(s for _, s, _ in axes):
+            raise IllegalTransformation(f'line {line} has {len(axes)} axes beside the partitions, or repeats one')
         if not names_once(squeezed((far if self.stores else near).ap)):
             raise IllegalTransformation(f'line {line} writes an element twice')
-        self.row = max(axes, key=lambda x: x[2])
+        self.row = max(axes, key=lambda x: x[2])            # step in the tile, step in HBM, count
+        if abs(self.row[1]) == 1: raise IllegalTransformation(f'the copy in line {line} has runs already')
+        first = (near.offset.const % t.tile_size) * t.partitions // t.tile_size
+        if first % (128 if self.count > 64 else 64 if self.count > 32 else 32):
+            raise IllegalTransformation(f'engines do not begin at partition {first} of line {line}')
         self.outer = next((x for x in axes if x is not self.row), (0, 0, 1))
         self.rows = _divisor(self.row[2], ARRAY)
         self.blocks, self.size = self.row[2] // self.rows, self.count * self.row[2] // self.rows * self.outer[2]

@@ -16,7 +16,7 @@ from ..ir.program import Program
 from ..ir.regions import Region, access_of, common_step, filled_box, iterations_disjoint, region_of, row_major_steps
 from .cleanup import clean, with_replaced
 from .definitions import (STATIC_LOOPS, DefUse, IllegalTransformation, is_plain_copy,
-    require_static, squeezed, with_unit_axes)
+    names_once, require_static, squeezed, with_unit_axes)
 from .phases import strip_mine
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #0db85b54
@@ -57,14 +57,6 @@ def _rows_of(program, k, copies):
     return _Rows(-(-program.tensors[k].size // (step * count)), count, step)
 
 # %% ../../../nbs/2_nki/9_transform/10_on_chip.ipynb #d1d413df
-def names_once(axes: list[tuple[int, int]]) -> bool:
-    "Whether axes (step, count) surely lead to different elements."
-    reach = 0
-    for s, n in sorted((abs(s), n) for s, n in axes):
-        if s <= reach: return False
-        reach += s * (n - 1)
-    return True
-
 def _walks_once(a, around):
     "Whether an access reaches no element twice in the loops around it."
     steps = dict(a.offset.terms)

@@ -91,7 +91,26 @@ def test_a_column_of_many_numbers_is_loaded_in_runs():
 @pytest.mark.parametrize('shape, order, dtype, why', [
     ((1, 64, 32), (0, 1), 'float32', 'do not follow each other'),
     ((1, 64, 32), (1, 0), 'float16', 'transposes float16'),
+    ((1, 64, 1), (1, 0), 'float32', 'do not follow each other'),
     ((1, 128 * 40, 8), (1, 0), 'float32', 'too many blocks')])
 def test_what_is_refused(shape, order, dtype, why):
     program = program_of(shape, order, dtype)
     with pytest.raises(IllegalTransformation, match=why): turned_tile(program, program.instructions[0])
+
+
+def test_a_part_that_begins_where_engines_do_not_is_refused():
+    @jit
+    def kernel(x):
+        out = nl.ndarray((64, 512), x.dtype, buffer=nl.shared_hbm)
+        t = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+        nisa.dma_copy(dst=t[1:65], src=x.permute((1, 0)))
+        nisa.dma_copy(dst=out, src=t[1:65])
+        return out
+    program = trace(kernel, np.ones((512, 64), np.float32), chip='trn2')
+    with pytest.raises(IllegalTransformation, match='do not begin at partition 1'): turned_tile(program, program.instructions[0])
+
+
+def test_what_has_runs_already_is_not_turned_again():
+    program = trace(copies((1, 512, 128), [1, 0], 0, False), np.ones((1, 512, 128), np.float32), chip='trn2')
+    after = turned_tile(program, program.instructions[0])
+    assert not list(transposed_copies(after))

@@ -19,8 +19,8 @@ from ...ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ...ir.program import Program
 from ...timing.flat_program import work_ns
 from ..cleanup import with_instructions
-from ..definitions import DefUse, whole_access
-from ..engines import COMPUTE_ENGINES, adds_up, forms_on_chip
+from ..definitions import DefUse, adds_up, whole_access
+from ..engines import COMPUTE_ENGINES, forms_on_chip
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/00_engine_balance.ipynb #8b66c22c
 SBUF_PORT, PSUM_PORT = 'the port of SBUF', 'the port of PSUM'

@@ -5,14 +5,16 @@ way."""
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/02_parts.ipynb #f678fcee
 from collections.abc import Iterable, Iterator
+import math
 import numpy as np
+from ...chip.dtypes import is_float
 from ...ir.affine import Affine
 from ...ir.nodes import Access, Instruction, Tensor, replace, tensors_of
 from ...ir.program import Program
 from ...timing.timeline import cached_schedule
 from ..cleanup import with_instructions
-from ..definitions import (ELEMENTWISE, DefUse, IllegalTransformation, is_plain_copy,
-                                                  whole_access)
+from ..definitions import (ELEMENTWISE, DefUse, IllegalTransformation, adds_up, goes_on,
+    is_plain_copy, names_once, reads_what_is_written, squeezed, whole_access)
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/02_parts.ipynb #89af09a3
 MIN_COLUMNS = 64                # of a part
@@ -25,10 +27,12 @@ def _columns(a, axis, first, count):
     return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms), ap=ap)
 
 def _cut_axis(a, parts):
-    "The outermost axis within a partition that has a place for each part and, if it is the last, enough columns."
-    axis = next((k for k, (_, n) in enumerate(a.ap) if k != (a.par or 0) and n > 1), None)
-    least = parts * (MIN_COLUMNS if axis == len(a.ap) - 1 else 1)
-    return axis if axis is not None and axis > (a.par or 0) and a.ap[axis][1] >= least else None
+    "The outermost axis within a partition, if it has a place for each part and a part enough elements; else None."
+    first = (a.par or 0) + 1
+    axis = next((k for k, (_, n) in enumerate(a.ap) if k >= first and n > 1), None)
+    if axis is None or a.ap[axis][1] < parts: return None
+    columns = math.prod(n for _, n in a.ap[axis:])
+    return axis if columns >= parts * MIN_COLUMNS else None
 
 def _require_alike(o, wide):
     "`IllegalTransformation` where an operand is neither as wide as `wide` nor one number for each row."
@@ -40,29 +44,37 @@ def _require_alike(o, wide):
 def _reduced(o):
     "(name of the output with one number for each row, the reduction) of an instruction; None where it has none."
     if o.op == 'tensor_reduce': return 'dst', o.attrs['op']
-    if 'reduce_res' in o.outs: return 'reduce_res', o.attrs.get('reduce_op')
+    if adds_up(o) or 'reduce_res' in o.outs: return 'reduce_res', o.attrs.get('reduce_op')
     return None
 
 def _require_whole_result(program, o, reduced):
+    "`IllegalTransformation` unless a reduction is one of floats that begins and ends with its instruction."
     name, op = reduced
-    if op == 'add' and program.tensors[o.outs[name].tensor].dtype != 'float32':
-        raise IllegalTransformation(f'parts of the sum in line {o.line} would be rounded')
     known = o.op == 'tensor_reduce' or o.op == 'activation' and o.attrs.get('reduce_cmd') == 'reset_reduce'
-    if not known or op not in ('add', 'maximum', 'minimum') or o.outs[name].free != 1:
+    if not known or op not in ('add', 'maximum', 'minimum') or name not in o.outs or o.outs[name].free != 1:
         raise IllegalTransformation(f'the reduction in line {o.line} goes on, or is of another kind')
+    if o.op == 'activation' and any(map(goes_on, program.instructions)):
+        raise IllegalTransformation(f'the sum in line {o.line} stays in a register that is read later')
+    kinds = [program.tensors[a.tensor].dtype for a in (o.outs[name], o.ins['data'])]
+    if op == 'add' and kinds[0] != 'float32':
+        raise IllegalTransformation(f'parts of the sum in line {o.line} would be rounded')
+    if not is_float(kinds[1]): raise IllegalTransformation(f'the reduction in line {o.line} is of {kinds[1]}')
 
 def _require_cuttable(uses, o):
     "`IllegalTransformation` where the parts of an instruction might not be what it is as a whole."
-    written = next(iter(o.outs.values()), None)
-    plain = is_plain_copy(uses.program, o) or o.op in (*ELEMENTWISE, 'tensor_reduce')
-    if not plain or o.mask or o.op == 'memset' or written is None:
-        raise IllegalTransformation(f'{o.op} in line {o.line} cannot be cut into columns')
-    if any(a.tensor in uses.shared for a in o.outs.values()):
-        raise IllegalTransformation(f'what line {o.line} writes has another name')
-    for w in o.outs.values():
-        for a in (a for a in o.ins.values() if isinstance(a, Access)):
-            if a.tensor == w.tensor and (a.offset, a.ap) != (w.offset, w.ap):
-                raise IllegalTransformation(f'line {o.line} overwrites other columns than it reads')
+    outs, line = [*o.outs.values()], o.line
+    known = is_plain_copy(uses.program, o) or o.op in (*ELEMENTWISE, 'tensor_reduce')
+    if not known or o.mask or o.op == 'memset' or not outs:
+        raise IllegalTransformation(f'{o.op} in line {line} cannot be cut into columns')
+    ins = [a for a in o.ins.values() if isinstance(a, Access)]
+    if any(a.tensor in uses.shared for a in (*ins, *outs)):
+        raise IllegalTransformation(f'what line {line} touches has another name')
+    if len({w.tensor for w in outs}) < len(outs) or not all(names_once(squeezed(w.ap)) for w in outs):
+        raise IllegalTransformation(f'line {line} writes an element twice')
+    if any(a.tensor == w.tensor and (a.offset, a.ap) != (w.offset, w.ap) for w in outs for a in ins):
+        raise IllegalTransformation(f'line {line} overwrites other columns than it reads')
+    if not reads_what_is_written(uses, o):
+        raise IllegalTransformation(f'line {line} reads columns that nothing may have written')
 
 class _PartCutter:
     "Cuts instructions of a program into parts; `tensors`: those of the program, and the tiles of partial results."
@@ -95,8 +107,8 @@ class _PartCutter:
         _require_whole_result(self.uses.program, o, reduced)
         name, op = reduced
         total, t = o.outs[name], self.uses.program.tensors[o.outs[name].tensor]
-        tile = Tensor(f'{t.name}_parts', (total.partitions, self.parts), t.dtype, 'sbuf', scope=self.uses.chain(o),
-                      line=o.line)
+        tile = Tensor(f'{t.name}_parts', (total.partitions, self.parts), 'float32', 'sbuf',      # as engines reduce
+                      scope=self.uses.chain(o), line=o.line)
         self.tensors.append(tile)
         held = whole_access(len(self.tensors) - 1, tile.shape)
         made = []
@@ -131,8 +143,10 @@ def _long_copies(program):
     return [o for o in some if id(o) in own and o.op == 'dma_copy'][:MOST_COPIES]
 
 def _is_cuttable(cutter, o):
+    known = len(cutter.tensors)
     try: cutter.cut(o)
     except IllegalTransformation: return False
+    finally: del cutter.tensors[known:]
     return True
 
 def _begun_by(cutter, load, body):
