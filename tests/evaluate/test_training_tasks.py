@@ -70,7 +70,7 @@ def test_a_kernel_that_is_wrong_is_no_best_kernel(monkeypatch):
 
 
 def test_a_task_with_nothing_to_find_is_turned_down():
-    c = Candidate('train_0_00000', 'chain', ('relu',), 'float32', (('x', (512, 512), 'normal'),),
+    c = Candidate('train_0_00000', 'chain', ('relu',), 'float32', (('x', (4096, 2048), 'normal'),),
                   'def train_0_00000(x):\n    return x.exp()\n')
     judged = judge_candidate(c, kind=page.MAKING)
     assert judged.fate == 'headroom' and judged.why.startswith('the search finds 1.') and judged.cpu_s > 0
