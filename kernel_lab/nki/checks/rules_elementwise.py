@@ -12,7 +12,7 @@ from ..chip.dtypes import is_float, itemsize
 from ..ir.instructions import spec_of
 from ..ir.semantics import ALU, BITWISE
 from ..ir.regions import unsupported_mask
-from ..ir.nodes import Access
+from ..ir.nodes import Access, Tensor
 
 # %% ../../../nbs/2_nki/5_checks/01_rules_elementwise.ipynb #401c148a
 def partitions(s: RuleContext) -> Iterator[Diagnostic]:
@@ -27,6 +27,11 @@ def partitions(s: RuleContext) -> Iterator[Diagnostic]:
             yield s.broken(f'the first axis of {t.name} here is not its partition dimension', k,
                            hint='Index the block dimensions away, and put the partition axis first.')
 
+def first_partition(a: Access, t: Tensor) -> tuple[int, int]:
+    "(the partition at which an operand begins, of what number engines ask a multiple there), by its size."
+    start = (a.offset.const % t.tile_size) * t.partitions // t.tile_size
+    return start, 128 if a.partitions > 64 else 64 if a.partitions > 32 else 32
+
 def start_partition(s: RuleContext) -> Iterator[Diagnostic]:
     """A tile of more than 64 partitions starts at 0, of more than 32 at 0 or 64, smaller ones at multiples of 32
     (engines, not DMA). A single element is written to any partition."""
@@ -34,8 +39,7 @@ def start_partition(s: RuleContext) -> Iterator[Diagnostic]:
     for k, a, t in s.tiles():
         if t.buffer == 'hbm' or a.offset.terms or a.par is None: continue
         if k in s.o.outs and a.partitions == a.free == 1: continue
-        start = (a.offset.const % t.tile_size) * t.partitions // t.tile_size
-        step = 128 if a.partitions > 64 else 64 if a.partitions > 32 else 32
+        start, step = first_partition(a, t)
         if start % step:
             yield s.broken(f'{t.name} starts at partition {start}', k, f'multiples of {step}', start,
                            'Begin at 0, 32, 64 or 96, as the size allows.')

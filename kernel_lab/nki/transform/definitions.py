@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import math
 from ...core.errors import LabError
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, tensors_of, walk_body
+from ..ir.nodes import Access, Instruction, replace, tensors_of, walk_body
 from ..ir.program import Program
 from ..ir.regions import common_digits, filled_boxes, region_of, row_major_steps, uncovered_parts
 
@@ -103,6 +103,13 @@ def names_once(axes: list[tuple[int, int]]) -> bool:
         if s <= reach: return False
         reach += s * (n - 1)
     return True
+
+def some_places(a: Access, axis: int, first: int, count: int) -> Access:
+    "Some places of an operand's axis; the whole of an operand that has one number for all of them."
+    if a.free == 1: return a
+    step, _ = a.ap[axis]
+    ap = (*a.ap[:axis], (step, count), *a.ap[axis + 1:])
+    return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms), ap=ap)
 
 def adds_up(o: Instruction) -> bool:
     "Whether an instruction adds to a sum in its engine's register, or begins one."

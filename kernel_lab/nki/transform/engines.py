@@ -10,14 +10,13 @@ from ..chip.chips import get_chip
 from ..chip.dtypes import is_float
 from ..executor.memory import uses_stored_bits
 from ..ir.instructions import spec_of
-from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Tensor, accesses, replace
 from ..ir.program import Program
 from ..timing.flat_program import CAUSES
 from ..timing.timeline import Timeline, cached_schedule
 from .cleanup import with_instructions
 from .definitions import (ELEMENTWISE, DefUse, IllegalTransformation, adds_up, goes_on,
-    names_once, reads_what_is_written, squeezed, whole_access)
+    names_once, reads_what_is_written, some_places, squeezed, whole_access)
 
 # %% ../../../nbs/2_nki/9_transform/05_engines.ipynb #27fac35b
 COMPUTE_ENGINES = ('Vector', 'Scalar', 'GpSimd')
@@ -134,13 +133,6 @@ def moved_sums(program: Program) -> Iterator[tuple[Instruction, Program]]:
 SHARES = (1 / 2, 1 / 4)         # of the columns, for the other engine
 MIN_COLUMNS = 64                # of either part
 
-def _columns(a, first, count):
-    "Some columns of an operand: elements of its last axis, or the one number that all columns share."
-    step, n = a.ap[-1]
-    if n == 1: return a
-    return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms),
-                   ap=(*a.ap[:-1], (step, count)))
-
 def shared_columns(o: Instruction, other: Instruction, columns: int) -> list[Instruction]:
     """An instruction as two: it leaves its last `columns` columns to `other`, which does the same on another engine.
     `IllegalTransformation` where a column depends on others."""
@@ -157,7 +149,8 @@ def shared_columns(o: Instruction, other: Instruction, columns: int) -> list[Ins
         if a.tensor == dst.tensor and (a.offset, a.ap) != (dst.offset, dst.ap):
             raise IllegalTransformation(f'line {o.line} overwrites other columns than it reads')
     def part(form, first, count):
-        side = lambda xs: {k: _columns(a, first, count) if isinstance(a, Access) else a for k, a in xs.items()}
+        columns = lambda a: some_places(a, len(a.ap) - 1, first, count) if isinstance(a, Access) else a
+        side = lambda xs: {k: columns(a) for k, a in xs.items()}
         return replace(form, ins=side(form.ins), outs=side(form.outs))
     return [part(o, 0, last - columns), part(other, last - columns, columns)]
 

@@ -6,6 +6,7 @@ Tensor engine."""
 # %% ../../../nbs/2_nki/9_transform/13_hbm_copies.ipynb #db3b716f
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ..checks.rules_elementwise import first_partition
 from ..chip.dtypes import itemsize
 from ..ir.affine import Affine
 from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses, replace
@@ -302,8 +303,8 @@ class _TileTurner:
             raise IllegalTransformation(f'line {line} writes an element twice')
         self.row = max(axes, key=lambda x: x[2])            # step in the tile, step in HBM, count
         if abs(self.row[1]) == 1: raise IllegalTransformation(f'the copy in line {line} has runs already')
-        first = (near.offset.const % t.tile_size) * t.partitions // t.tile_size
-        if first % (128 if self.count > 64 else 64 if self.count > 32 else 32):
+        first, step = first_partition(near, t)
+        if first % step:
             raise IllegalTransformation(f'engines do not begin at partition {first} of line {line}')
         self.outer = next((x for x in axes if x is not self.row), (0, 0, 1))
         self.rows = _divisor(self.row[2], ARRAY)

@@ -15,12 +15,16 @@ from .cleanup import with_instructions, with_replaced, without_unused_tensors
 from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
 
 # %% ../../../nbs/2_nki/9_transform/06_tiles.ipynb #3bb5a518
-def _overwrites(program, o, k):
-    "Whether an instruction gives all elements of tensor `k` new values."
+def _given_anew(o, k):
+    "The access to tensor `k` all of whose elements an instruction gives new values; None where it has no such one."
     outs = [a for a in o.outs.values() if a.tensor == k]
     adds = o.op in ('nc_matmul', 'nc_matmul_mx', 'accumulate') or o.attrs.get('add') or spec_of(o).keeps
-    if len(outs) != 1 or adds or o.mask or outs[0].offset.terms: return False
-    return covers_tile(program.tensors[k], outs[0])
+    return None if len(outs) != 1 or adds or o.mask else outs[0]
+
+def _overwrites(program, o, k):
+    "Whether an instruction gives all elements of tensor `k` new values."
+    a = _given_anew(o, k)
+    return a is not None and not a.offset.terms and covers_tile(program.tensors[k], a)
 
 def _touching(uses, k):
     "The instructions that touch tensor `k`, in program order."
@@ -206,10 +210,9 @@ def _overwritten(uses, o):
     "Yield the regions of a tile that are written after instruction `o` before anything else happens to it."
     k, program = o.outs['dst'].tensor, uses.program
     for x in (x for x in _touching(uses, k) if uses.order[id(x)] > uses.order[id(o)]):
-        outs = [a for a in x.outs.values() if a.tensor == k]
-        adds = x.op in ('nc_matmul', 'nc_matmul_mx', 'accumulate') or x.attrs.get('add') or spec_of(x).keeps
-        if len(outs) != 1 or adds or x.mask or _reads(x, k) or uses.chain(x) != uses.chain(o): return
-        if region := region_of(program.tensors[k].shape, outs[0], program.trips): yield region
+        a = _given_anew(x, k)
+        if a is None or _reads(x, k) or uses.chain(x) != uses.chain(o): return
+        if region := region_of(program.tensors[k].shape, a, program.trips): yield region
 
 def _box_access(region, box, a, steps):
     "The access to a box of a tile, in the loops of a region."

@@ -8,24 +8,15 @@ from collections.abc import Iterable, Iterator
 import math
 import numpy as np
 from ...chip.dtypes import is_float
-from ...ir.affine import Affine
 from ...ir.nodes import Access, Instruction, Tensor, replace, tensors_of
 from ...ir.program import Program
 from ...timing.timeline import cached_schedule
 from ..cleanup import with_instructions
 from ..definitions import (ELEMENTWISE, DefUse, IllegalTransformation, adds_up, goes_on,
-    is_plain_copy, names_once, reads_what_is_written, squeezed, whole_access)
+    is_plain_copy, names_once, reads_what_is_written, some_places, squeezed, whole_access)
+from ..engines import MIN_COLUMNS
 
 # %% ../../../../nbs/2_nki/9_transform/1_overlap/02_parts.ipynb #89af09a3
-MIN_COLUMNS = 64                # of a part
-
-def _columns(a, axis, first, count):
-    "Some places of an operand's axis; the whole of an operand that has one number for all of them."
-    if a.free == 1: return a
-    step, _ = a.ap[axis]
-    ap = (*a.ap[:axis], (step, count), *a.ap[axis + 1:])
-    return replace(a, offset=Affine(a.offset.const + first * step, a.offset.terms), ap=ap)
-
 def _cut_axis(a, parts):
     "The outermost axis within a partition, if it has a place for each part and a part enough elements; else None."
     first = (a.par or 0) + 1
@@ -47,13 +38,14 @@ def _reduced(o):
     if adds_up(o) or 'reduce_res' in o.outs: return 'reduce_res', o.attrs.get('reduce_op')
     return None
 
-def _require_whole_result(program, o, reduced):
-    "`IllegalTransformation` unless a reduction is one of floats that begins and ends with its instruction."
+def _require_whole_result(program, o, reduced, has_registers):
+    """`IllegalTransformation` unless a reduction is one of floats that begins and ends with its instruction;
+    `has_registers`: whether a sum of the program goes on from one instruction to another."""
     name, op = reduced
     known = o.op == 'tensor_reduce' or o.op == 'activation' and o.attrs.get('reduce_cmd') == 'reset_reduce'
     if not known or op not in ('add', 'maximum', 'minimum') or name not in o.outs or o.outs[name].free != 1:
         raise IllegalTransformation(f'the reduction in line {o.line} goes on, or is of another kind')
-    if o.op == 'activation' and any(map(goes_on, program.instructions)):
+    if o.op == 'activation' and has_registers:
         raise IllegalTransformation(f'the sum in line {o.line} stays in a register that is read later')
     kinds = [program.tensors[a.tensor].dtype for a in (o.outs[name], o.ins['data'])]
     if op == 'add' and kinds[0] != 'float32':
@@ -80,13 +72,14 @@ class _PartCutter:
     "Cuts instructions of a program into parts; `tensors`: those of the program, and the tiles of partial results."
     def __init__(self, program, parts):
         self.uses, self.parts, self.tensors = DefUse(program), parts, list(program.tensors)
+        self.has_registers = any(map(goes_on, program.instructions))
 
     def bounds(self, count):
         at = [k * count // self.parts for k in range(self.parts + 1)]
         return [(a, b - a) for a, b in zip(at, at[1:])]
 
-    def cut(self, o):
-        "The instructions in the place of one."
+    def way(self, o):
+        "(operand whose columns count, its axis, reduction or None) of an instruction that can be cut."
         _require_cuttable(self.uses, o)
         reduced = _reduced(o)
         wide = o.ins['data'] if reduced else next(iter(o.outs.values()))
@@ -95,16 +88,21 @@ class _PartCutter:
         if o.op != 'dma_copy': _require_alike(o, wide)
         if o.op == 'dma_copy' and o.ins['src'].shape != wide.shape:
             raise IllegalTransformation(f'the copy in line {o.line} walks through its source otherwise')
-        if not reduced: return [self.part(o, axis, *b) for b in self.bounds(wide.ap[axis][1])]
-        return self.cut_reduction(o, wide, axis, reduced)
+        if reduced: _require_whole_result(self.uses.program, o, reduced, self.has_registers)
+        return wide, axis, reduced
+
+    def cut(self, o):
+        "The instructions in the place of one."
+        wide, axis, reduced = self.way(o)
+        if reduced: return self.cut_reduction(o, wide, axis, reduced)
+        return [self.part(o, axis, *b) for b in self.bounds(wide.ap[axis][1])]
 
     def part(self, o, axis, first, count):
-        side = lambda xs: {k: _columns(a, axis, first, count) if isinstance(a, Access) else a for k, a in xs.items()}
+        side = lambda xs: {k: some_places(a, axis, first, count) if isinstance(a, Access) else a for k, a in xs.items()}
         return replace(o, ins=side(o.ins), outs=side(o.outs))
 
     def cut_reduction(self, o, wide, axis, reduced):
         "Parts that leave their results in columns of a tile, and the reduction of these."
-        _require_whole_result(self.uses.program, o, reduced)
         name, op = reduced
         total, t = o.outs[name], self.uses.program.tensors[o.outs[name].tensor]
         tile = Tensor(f'{t.name}_parts', (total.partitions, self.parts), 'float32', 'sbuf',      # as engines reduce
@@ -115,7 +113,7 @@ class _PartCutter:
         for k, (first, count) in enumerate(self.bounds(wide.ap[axis][1])):
             each = self.part(o, axis, first, count)
             attrs = {**o.attrs, 'negate': False} if 'negate' in o.attrs else o.attrs
-            made.append(replace(each, outs={**each.outs, name: _columns(held, 1, k, 1)}, attrs=attrs))
+            made.append(replace(each, outs={**each.outs, name: some_places(held, 1, k, 1)}, attrs=attrs))
         rest = dict(op=op, axis=[1], negate=bool(o.attrs.get('negate', False)), keepdims=False)
         return [*made, Instruction('tensor_reduce', {'dst': total}, {'data': held}, rest, 'Vector', line=o.line)]
 
@@ -143,10 +141,8 @@ def _long_copies(program):
     return [o for o in some if id(o) in own and o.op == 'dma_copy'][:MOST_COPIES]
 
 def _is_cuttable(cutter, o):
-    known = len(cutter.tensors)
-    try: cutter.cut(o)
+    try: cutter.way(o)
     except IllegalTransformation: return False
-    finally: del cutter.tensors[known:]
     return True
 
 def _begun_by(cutter, load, body):
@@ -170,12 +166,10 @@ def _ended_by(cutter, store, body):
         wanted |= {a.tensor for a in o.ins.values() if isinstance(a, Access) and a.free > 1}
     return found
 
-def _groups(program, cutter):
-    "Yield (what is cut, instructions) for the long copies, and for everything in the loops around them."
+def _groups(program, cutter, copies, bodies):
+    "Yield (what is cut, instructions) for some copies, and for everything in the loops around them."
     uses, seen = cutter.uses, set()
-    bodies = {}
-    for o in program.instructions: bodies.setdefault(uses.chain(o), []).append(o)
-    for o in _long_copies(program):
+    for o in copies:
         body = bodies[uses.chain(o)]
         is_load = program.tensors[o.ins['src'].tensor].buffer == 'hbm'
         if _is_cuttable(cutter, o):
@@ -188,10 +182,12 @@ def _groups(program, cutter):
 def part_moves(program: Program) -> Iterator[tuple[str, Program, bool]]:
     """Yield (change, program, whether it keeps every bit) for long copies cut into parts, with the work that begins or
     ends with them."""
-    if program.dialect != 'nki': return
+    if program.dialect != 'nki' or not (copies := _long_copies(program)): return
+    bodies, uses = {}, DefUse(program)
+    for o in program.instructions: bodies.setdefault(uses.chain(o), []).append(o)
     for parts in PARTS:
         cutter = _PartCutter(program, parts)
-        for what, some in _groups(program, cutter):
+        for what, some in _groups(program, cutter, copies, bodies):
             if not some: continue
             exact = not any(found and found[1] == 'add' for found in map(_reduced, some))
             yield f'{what} in {parts} parts', in_parts(program, some, parts), exact
