@@ -204,10 +204,11 @@ def require_static(loops: tuple) -> None:
     if other: raise IllegalTransformation(f'loop {other.name} is {other.kind}: its iterations are not known here')
 
 def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access,
-           apart: tuple[str, ...] = ()) -> tuple:
+           apart: tuple[str, ...] = (), size: int | None = None) -> tuple:
     """(digits, size, offset) that lead from an element of `here` to the element of `there` that the same iteration
     of the loops around `instruction` touches, each digit (step here, count, step there); `apart`: loops of which each
-    iteration has a tensor of its own. `IllegalTransformation` where `here` does not count all its elements once."""
+    iteration has a tensor of its own; `size`: elements of `here`, where it is not all of its tensor.
+    `IllegalTransformation` where `here` does not count all its elements once."""
     one, other = dict(here.offset.terms), dict(there.offset.terms)
     require_static(uses.around[id(instruction)])
     loops = [l for l in uses.around[id(instruction)] if l.trips > 1 and l.name not in apart]
@@ -220,8 +221,7 @@ def digits(uses: DefUse, instruction: Instruction, here: Access, there: Access,
     rows = [(l.trips, one.get(l.name, 0), other.get(l.name, 0)) for l in loops]
     rows += [(n, s, t) for (s, n), (t, _) in zip(a, b)]
     found = common_digits(*zip(*rows)) if rows else ([], 1)
-    size = uses.program.tensors[here.tensor].size
-    if found is None or found[1] != size:
+    if found is None or found[1] != (size or uses.program.tensors[here.tensor].size):
         raise IllegalTransformation(f'{uses.program.tensors[here.tensor].name} is not walked through once')
     return *found, Affine(there.offset.const, tuple((v, c) for v, c in there.offset.terms if v in apart))
 

@@ -17,7 +17,8 @@ from .combine import combined, divisions, multiply_instead, quotients, reciproca
 from .definitions import IllegalTransformation
 from .overlap.engine_balance import balance_moves
 from .engines import float32_products, moved_sums, moved_work, shared_work, three_terms
-from .inline import compute_where_read, compute_where_written
+from .inline import (compute_where_read, compute_where_written, read_where_it_lies,
+    store_where_it_goes)
 from .loops import (fuse_nests, fusible_nests, hoist_load, hoistable_loads,
     keep_resident, load_where_read, residable_loads, residable_work, wide_loads)
 from .hbm_copies import dense_copies, strided_copies, transposed_copies
@@ -117,6 +118,10 @@ def _own_tiles(program):
     names = [program.tensors[k].name for k in renamable_tiles(program)]
     if names: yield ', '.join(names), own_tiles(program)
 
+def _copied_in_hbm(program):
+    for how, transform in (('read where it lies', read_where_it_lies), ('stored where it goes', store_where_it_goes)):
+        for name, after in _at_tensors(transform)(program): yield f'{name} {how}', after
+
 def _left_out(program):
     for o, after in copies_left_out(program): yield f'the copy in line {o.line}', after
     for o, after in strided_copies(program): yield f'the strided copy in line {o.line}', after
@@ -194,6 +199,9 @@ FAMILIES: dict[str, MoveFamily] = {f.name: f for f in (
                'A load in the innermost loops serves several rows, whose sums stand in banks of PSUM.',
                several_moves, is_exact=False, asks=True, excludes=True),
     MoveFamily('leave out a copy', 'What a copy moves can be read where it is, or made where it goes.', _left_out),
+    MoveFamily('leave out a copy in HBM',
+               'What DMA only moves from one place in HBM to another is read where it lies, or stored where it goes.',
+               _copied_in_hbm),
     MoveFamily('fill what stays',
                'A load waits until its tile is filled; what it overwrites need not be filled.', _trimmed),
     MoveFamily('work in blocks of columns',
