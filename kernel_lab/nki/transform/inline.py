@@ -140,44 +140,60 @@ def compute_where_written(program: Program, k: int) -> Program:
     raise why
 
 # %% ../../../nbs/2_nki/9_transform/02_inline.ipynb #2fc7d155
+def _require_scratch(uses, k):
+    t = uses.program.tensors[k]
+    if t.buffer != 'hbm' or t.role != 'scratch' or t.zero or k in uses.shared or k in uses.program.output_ids:
+        raise IllegalTransformation(f'{t.name} is no scratch in HBM')
+
 @dataclass(frozen=True, eq=False)
 class _Part:
-    "What instruction `writer` fills of a tensor: places `low` to `high` - 1 of dimension `axis`, all of the others."
+    "What instruction `writer` fills of a tensor: elements `low` to `high` - 1 of each of its `rows`."
     writer: Instruction
-    axis: int
+    rows: tuple
     low: int
     high: int
 
-    def shape(self, whole): return (*whole[:self.axis], self.high - self.low, *whole[self.axis + 1:])
+    @property
+    def shape(self): return self.rows[0], self.high - self.low
 
-    def access(self, region, whole, a):
+    def shape_in(self, shape):
+        "Its shape as a part of a tensor of this shape."
+        axis = next(d for d in range(len(shape)) if math.prod(shape[:d]) == self.rows[0])
+        low, high = (divmod(n, math.prod(shape[axis + 1:])) for n in (self.low, self.high))
+        return self.shape if low[1] or high[1] else (*shape[:axis], high[0] - low[0], *shape[axis + 1:])
+
+    def access(self, region, a):
         "A region of the tensor as an access to the part alone."
-        const = tuple(c - self.low * (d == self.axis) for d, c in enumerate(region.const))
-        offset, ap, par = access_of(replace(region, const=const), row_major_steps(self.shape(whole)), a.par)
+        moved = replace(region, const=(region.const[0], region.const[1] - self.low))
+        offset, ap, par = access_of(moved, row_major_steps(self.shape), a.par)
         return replace(a, offset=offset, ap=ap, par=par)
+
+def _parts_along(uses, k, rows):
+    "The parts that tensor `k`, as (rows, elements), is assembled of; None where its writers do not fill parts of rows."
+    parts = []
+    for o in uses.writers[k]:
+        region = region_of(rows, o.outs['dst'], uses.trips)
+        box = region and filled_box(region, uses.trips)
+        if not box or box[0] != (0, rows[0] - 1): return None
+        parts.append(_Part(o, rows, box[1][0], box[1][1] + 1))
+    return sorted(parts, key=lambda p: p.low)
 
 def _parts_of(uses, k):
     "The parts that tensor `k` is assembled of; `IllegalTransformation` where its writers are other than that."
-    t, boxes = uses.program.tensors[k], []
-    if t.buffer != 'hbm' or t.role != 'scratch' or t.zero or k in uses.shared or k in uses.program.output_ids:
-        raise IllegalTransformation(f'{t.name} is no scratch in HBM')
-    for o in uses.writers[k]:
-        region = o.op == 'dma_copy' and not o.mask and not o.attrs.get('add') and region_of(
-            t.shape, o.outs['dst'], uses.trips)
-        box = region and filled_box(region, uses.trips)
-        if not box: raise IllegalTransformation(f'{o.op} in line {o.line} writes no one part of {t.name}')
-        boxes.append((o, box))
-    cut = {d for _, box in boxes for d, (ends, n) in enumerate(zip(box, t.shape)) if ends != (0, n - 1)}
-    if len(cut) > 1: raise IllegalTransformation(f'{t.name} is divided along {len(cut)} dimensions')
-    axis = min(cut, default=0)
-    parts = sorted((_Part(o, axis, box[axis][0], box[axis][1] + 1) for o, box in boxes), key=lambda p: p.low)
+    t = uses.program.tensors[k]
+    _require_scratch(uses, k)
+    if other := next((o for o in uses.writers[k] if o.op != 'dma_copy' or o.mask or o.attrs.get('add')), None):
+        raise IllegalTransformation(f'{other.op} in line {other.line} does more than fill a part of {t.name}')
+    ways = (_parts_along(uses, k, (math.prod(t.shape[:d]), math.prod(t.shape[d:]))) for d in range(len(t.shape)))
+    parts = next((found for found in ways if found), None)
+    if parts is None: raise IllegalTransformation(f'{t.name} is not divided along one dimension')
     if any(p.high > q.low for p, q in zip(parts, parts[1:])):
         raise IllegalTransformation(f'elements of {t.name} are written twice')
     return parts
 
 def _boxes(axes, at, low, high):
-    """Boxes, a (first, count) for each of the axes (step, count), of what lies in places `low` to `high` - 1, if the first
-    lies at place `at`; for steps of which each is more than all that follow it."""
+    """Boxes, a (first, count) for each of the axes (step, count), of what lies in places `low` to `high` - 1, if the
+    first lies at place `at`; for steps of which each is more than all that follow it."""
     if not axes: return [()] * (low <= at < high)
     (s, n), rest = axes[0], axes[1:]
     reach, all_of = sum(t * (m - 1) for t, m in rest), tuple((0, m) for _, m in rest)
@@ -189,14 +205,14 @@ def _boxes(axes, at, low, high):
 
 def _boxes_of(part, region, trips):
     "The boxes of a region's axes that lie in a part, in every iteration of all loops."
-    steps = [vec[part.axis] for vec, _ in region.axes]
+    steps = [vec[1] for vec, _ in region.axes]
     order = sorted((d for d, s in enumerate(steps) if s), key=lambda d: -steps[d])
     axes, moves = [(steps[d], region.axes[d][1]) for d in order], [
-        (vec[part.axis], trips[v]) for v, vec in region.loops.items() if vec[part.axis]]
+        (vec[1], trips[v]) for v, vec in region.loops.items() if vec[1]]
     reach = [sum(s * (n - 1) for s, n in axes[j + 1:]) for j in range(len(axes))]
     if any(s <= r for (s, _), r in zip(axes, reach)):
         raise IllegalTransformation('the axes of a load do not walk through the tensor in one direction')
-    ends = [region.const[part.axis] + sum(pick(0, s * (n - 1)) for s, n in moves) for pick in (min, max)]
+    ends = [region.const[1] + sum(pick(0, s * (n - 1)) for s, n in moves) for pick in (min, max)]
     found, other = (_boxes(axes, at, part.low, part.high) for at in ends)
     if found != other: raise IllegalTransformation('iterations of a loop read from different parts')
     for box in found:
@@ -219,7 +235,7 @@ class _PartReader:
     "Where the parts of tensor `k` are read from; `tensors` and `replaced` are of the program afterwards."
     def __init__(self, uses, k):
         self.uses, self.k, self.parts = uses, k, _parts_of(uses, k)
-        self.shape, self.tensors, self.replaced = uses.program.tensors[k].shape, list(uses.program.tensors), {}
+        self.rows, self.tensors, self.replaced = self.parts[0].rows, list(uses.program.tensors), {}
         self.behind = [self.source_of(p) for p in self.parts]
         if not any(system for system, _ in self.behind):
             raise IllegalTransformation(f'no part of {uses.program.tensors[k].name} is copied from elsewhere in HBM')
@@ -229,21 +245,21 @@ class _PartReader:
         uses, o = self.uses, part.writer
         t, src = uses.program.tensors[self.k], o.ins['src']
         require_static(uses.around[id(o)])
-        dst, shape = o.outs['dst'], part.shape(self.shape)
-        here = part.access(region_of(self.shape, dst, uses.trips), self.shape, dst)
+        dst = o.outs['dst']
+        here = part.access(region_of(self.rows, dst, uses.trips), dst)
         if uses.program.tensors[src.tensor].buffer == 'hbm' and is_plain_copy(uses.program, o):
             if uses.is_written_from(src.tensor, uses.item[id(o)]):
                 raise IllegalTransformation(f'{uses.program.tensors[src.tensor].name} is still written')
             self.replaced[id(o)] = []
-            return digits(uses, o, here, src, size=math.prod(shape)), src.tensor
-        self.tensors.append(replace(t, name=f'{t.name}_{part.low}', shape=shape))
+            return digits(uses, o, here, src, size=math.prod(part.shape)), src.tensor
+        self.tensors.append(replace(t, name=f'{t.name}_{part.low}', shape=part.shape_in(t.shape)))
         self.replaced[id(o)] = [replace(o, outs={'dst': replace(here, tensor=len(self.tensors) - 1)})]
         return None, len(self.tensors) - 1
 
     def read(self, load):
         "The copies that one reader of the tensor becomes."
         uses, src = self.uses, load.ins['src']
-        region, name = region_of(self.shape, src, uses.trips), uses.program.tensors[self.k].name
+        region, name = region_of(self.rows, src, uses.trips), uses.program.tensors[self.k].name
         last = max(uses.item[id(p.writer)] for p in self.parts)
         if not is_plain_copy(uses.program, load) or src.tensor != self.k or uses.item[id(load)] <= last or not region:
             raise IllegalTransformation(f'{load.op} in line {load.line} reads {name} otherwise than by a later load')
@@ -252,7 +268,7 @@ class _PartReader:
         for part, (system, k) in zip(self.parts, self.behind):
             for box in _boxes_of(part, region, uses.trips):
                 place, dst = _part_read(load, region, box)
-                there = part.access(place, self.shape, src)
+                there = part.access(place, src)
                 there = forwarded_access(there, system, k, uses.trips) if system else replace(there, tensor=k)
                 if there is None: raise IllegalTransformation(f'a part of {name} is laid out otherwise than line '
                                                               f'{load.line} reads it')
@@ -292,8 +308,7 @@ def store_where_it_goes(program: Program, k: int) -> Program:
     """The program with scratch tensor number `k`, in HBM, stored where its only reader copies it to.
     `IllegalTransformation` names what forbids it."""
     uses, t, replaced = DefUse(program), program.tensors[k], {}
-    if t.buffer != 'hbm' or t.role != 'scratch' or t.zero or k in uses.shared or k in program.output_ids:
-        raise IllegalTransformation(f'{t.name} is no scratch in HBM')
+    _require_scratch(uses, k)
     readers, writers = uses.readers[k], uses.writers[k]
     copy = readers[0] if len(readers) == 1 and is_plain_copy(program, readers[0]) else None
     if copy is None or not writers or program.tensors[copy.outs['dst'].tensor].buffer != 'hbm':
