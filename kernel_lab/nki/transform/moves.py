@@ -26,7 +26,8 @@ from .on_chip import on_chip_moves, pace_moves
 from .phases import exchange_moves, invariant_moves, phase_moves
 from .row_fusion import row_fusions
 from .tiles import copies_left_out, own_tiles, renamable_tiles, trimmed_fills
-from .wider import at_once_moves, lane_moves, widening_moves
+from .wider import lane_moves
+from .lanes.several_at_once import at_once_moves, widening_moves
 
 # %% ../../../nbs/2_nki/9_transform/07_moves.ipynb #425b6cd8
 @dataclass(frozen=True, eq=False)

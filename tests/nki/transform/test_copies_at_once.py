@@ -10,7 +10,7 @@ from kernel_lab.nki import ArraySpec, check, execute
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.combine import combined
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.wider import at_once_moves, copies_at_once
+from kernel_lab.nki.transform.lanes.several_at_once import at_once_moves, copies_at_once
 from kernel_maker import bits_of
 
 ROWS, COLUMNS, WIDTH = 64, 1024, 64

@@ -10,7 +10,8 @@ from kernel_lab.nki import ArraySpec, check, execute
 from kernel_lab.nki.executor.interpreter import interpret
 from kernel_lab.nki.lang.trace import trace_source
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.wider import lane_moves, stack_halves, widen_loop, widening_moves
+from kernel_lab.nki.transform.lanes.several_at_once import widen_loop, widening_moves
+from kernel_lab.nki.transform.wider import lane_moves, stack_halves
 from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.nki.writing.writer import to_source
 
@@ -207,7 +208,7 @@ LOOP = """
     ('nisa.tensor_tensor(dst=kept, data1=u, data2=kept, op=nl.add)', 'i', 'iterations of'),
     ('nisa.tensor_copy(dst=kept, src=u); nisa.tensor_copy(dst=u, src=kept)', 'i', 'iterations of'),
     ('pass', '0', 'iterations of'),
-    ('nisa.tensor_reduce(dst=u[:, 0:1], op=nl.add, data=u, axis=1)', 'i', 'does more than')])
+    ('nisa.activation_reduce(dst=u, op=nl.exp, data=u, reduce_op=nl.add, reduce_res=kept[:, 0:1])', 'i', 'does more than')])
 def test_what_forbids_several_iterations_as_one(item, where, why):
     program = program_of(LOOP.replace('ITEM', item).replace('WHERE', where))
     if why:
