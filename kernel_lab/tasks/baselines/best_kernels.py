@@ -72,6 +72,9 @@ def _text_of(path):
     try: return (lzma.decompress(path.read_bytes()) if path.suffix == '.xz' else path.read_bytes()).decode()
     except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as e: raise UsageError(f'Cannot read {path}.') from e
 
+# long matches of text: a sixth less than the strongest preset
+AS_SMALL = [dict(id=lzma.FILTER_LZMA2, preset=9 | lzma.PRESET_EXTREME, lc=4, lp=0, pb=0, nice_len=273, depth=1000)]
+
 def _line(best): return json.dumps(asdict(best), ensure_ascii=False) + '\n'
 
 def read_best(path: str | Path) -> list[BestKernel]:
@@ -93,7 +96,7 @@ def write_best(rows: Iterable[BestKernel], path: str | Path) -> None:
     "Write a file anew, sorted by task and latency, compressed where it ends in .xz. Raises OSError."
     text = ''.join(map(_line, sorted(rows, key=lambda b: (b.task, b.workload, b.chip, b.us)))).encode()
     with replacing(path, binary=True) as file:
-        file.write(lzma.compress(text, preset=9) if Path(path).suffix == '.xz' else text)
+        file.write(lzma.compress(text, filters=AS_SMALL) if Path(path).suffix == '.xz' else text)
 
 def worth_keeping(rows: Iterable[BestKernel]) -> list[BestKernel]:
     """Of kernels of one task, workload, chip and maker the fastest by today's clock from today's first kernel; where
