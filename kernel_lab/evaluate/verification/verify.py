@@ -339,7 +339,7 @@ def _until_wrong(trials):
 
 # of the first draw's time, what a later one takes, whose program is planned by then; what an examination may take
 # beside the time of the draws that are left out, and at least
-LATER_SHARE, WRONG_SHARE, MIN_SECONDS = 0.8, 0.1, 0.25
+LATER_SHARE, WRONG_SHARE, MIN_SECONDS = 0.7, 0.05, 0.08
 
 def verify(program: Program, task: Task, workload: Workload | str | None = None,
            seeds: int | Sequence[int] = 3,
