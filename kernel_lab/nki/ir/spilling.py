@@ -76,7 +76,8 @@ def _is_load(program, use):
 class Stretches:
     """A tile's life, cut at position `at` inside the loops named `inside`: `of` each use its stretch; `fetched` and
     `saved`, {id of an instruction: accesses}; `dropped`, instructions that are left out; `bytes` that this moves;
-    `first_is_fresh`, whether the first stretch reads only what it wrote in the same turn of its loops;
+    `first_is_fresh`, whether the first stretch reads only what it wrote in the same turn of its loops; `source`, the
+    tensor that loads fill it from;
     `gap`, the instructions between the uses before and after, within the positions `span`."""
     def __init__(self, program, k, uses, at, inside, span):
         first, last = span
@@ -96,6 +97,7 @@ class Stretches:
         item, turns = itemsize(program.tensors[k].dtype), {id(u.instruction): u.turns for u in uses}
         size = lambda moved: sum(turns[i] * a.partitions * a.free * item for i, some in moved.items() for a in some)
         self.bytes, self.is_loaded = size(self.fetched) + size(self.saved), is_loaded
+        self.source = is_loaded and next(program.base[u.instruction.ins['src'].tensor] for u in uses if u.writes)
         self.gap = min((u.at for u in uses if u.at > at), default=last) - max((u.at for u in uses if u.at < at),
                                                                              default=first)
 
@@ -154,13 +156,13 @@ def _chosen(program, chip, at, alive, excess):
     span = _span_of(program, loops[0].name) if loops else (0, len(program.instructions))
     lives = {k: Stretches(program, k, some, at, inside, span) for k, some in uses.items()}
     weight, found = {k: tile_weight(program.tensors[k], chip) for k in lives}, []
-    for k in sorted(lives, key=lambda k: lives[k].bytes / max(weight[k] * lives[k].gap, 1)):
+    for k in sorted(lives, key=lambda k: (lives[k].bytes / max(weight[k] * lives[k].gap, 1), uses[k][0].at)):
         if excess <= 0: break
         excess -= weight[k]
         found.append(k)
-    lines = {(program.tensors[k].line, weight[k]) for k in found if lives[k].is_loaded}
+    alike = {(lives[k].source, weight[k]) for k in found if lives[k].is_loaded}
     found += [k for k, life in lives.items() if life.is_loaded and k not in found
-              and (program.tensors[k].line, weight[k]) in lines]
+              and (life.source, weight[k]) in alike]
     return {k: lives[k] for k in found}, uses
 
 # %% ../../../nbs/2_nki/2_ir/14_spilling.ipynb #61cea9c3
