@@ -39,6 +39,9 @@ def chain(rng, turns, wide):
                 end = made[:, i, :] if n == len(names) - 1 else nl.ndarray((128, wide), other, buffer=nl.sbuf)
                 mine = rows[:, i:i + 1]
                 if kind == 1: mine = rows[:, turns - 1 - i:turns - i]
+                if kind == 3:
+                    mine = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+                    nisa.dma_copy(dst=mine, src=numbers[:, i:i + 1])
                 fixed = rows[:, turns:turns + 1] if kind == 2 else 1.5
                 if names[n] == 'scalar': nisa.tensor_scalar(dst=end, data=last, op0=one, operand0=mine, reverse0=first, engine=engine)
                 if names[n] == 'both':

@@ -72,9 +72,10 @@ def loop_as_axis(program: Program, loop: Loop) -> Program:
     return replaced_loop(program, loop, (replace(o, outs=sides[0], ins=sides[1]),), program.tensors)
 
 # %% ../../../../nbs/2_nki/9_transform/2_lanes/01_several_at_once.ipynb #e1a830d4
-def _numbers_of_rows(loop):
+def _numbers_of_rows(program, loop):
     "[(instruction, names of the operands)] of a loop's body that take a number for each partition, another each time."
-    moves = lambda a, dst: isinstance(a, Access) and a.free == 1 < dst.free and dict(a.offset.terms).get(loop.name)
+    another = lambda a: dict(a.offset.terms).get(loop.name) or loop.name in program.tensors[a.tensor].scope
+    moves = lambda a, dst: isinstance(a, Access) and a.free == 1 < dst.free and another(a)
     found = [(o, [n for n, a in o.ins.items() if moves(a, dst)]) for o in loop.body if len(o.outs) == 1
              and o.op in ('tensor_scalar', 'scalar_tensor_tensor', 'activation') for dst in o.outs.values()]
     return [(o, names) for o, names in found if names]
@@ -135,7 +136,7 @@ def spread_numbers(program: Program, loop: Loop) -> Program:
     """The program with the numbers of rows that a loop moves as operands of the shape of the result.
     `IllegalTransformation` names what forbids it."""
     uses, tensors = DefUse(program), list(program.tensors)
-    replaced = {id(o): _Spread(uses, o, names, tensors).instructions() for o, names in _numbers_of_rows(loop)}
+    replaced = {id(o): _Spread(uses, o, names, tensors).instructions() for o, names in _numbers_of_rows(program, loop)}
     return with_instructions(program, replaced, tensors)
 
 # %% ../../../../nbs/2_nki/9_transform/2_lanes/01_several_at_once.ipynb #9d81e594
@@ -171,7 +172,7 @@ def widening_moves(program: Program, wanted: str | None = None) -> Iterator[tupl
     for loop in program.loops.values():
         known = *ELEMENTWISE, 'tensor_reduce', 'dma_copy'
         if any(isinstance(x, Loop) or x.op not in known for x in loop.body): continue
-        numbers = _numbers_of_rows(loop)
+        numbers = _numbers_of_rows(program, loop)
         for several in several_of(loop) or [loop.trips]:
             change = f'{several} iterations of loop {loop.name}' + ', numbers of rows as operands' * bool(numbers)
             if wanted not in (None, change): continue
