@@ -129,7 +129,8 @@ class _Spread:
             else:
                 attrs = {'op0': op, 'reverse0': first}
                 self.put('tensor_scalar', {'data': self.last, 'operand0': x}, attrs, engine, is_end)
-        if self.last is not self.dst: self.put('activation', {'data': self.last}, {'func': func}, 'Scalar', True)
+        if self.last is not self.dst:
+            self.put('activation', {'data': self.last, 'scale': 1.0}, {'func': func}, 'Scalar', True)
         return self.written
 
 def spread_numbers(program: Program, loop: Loop) -> Program:
