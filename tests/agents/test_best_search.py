@@ -52,6 +52,19 @@ def test_a_wrong_path_is_not_kept(monkeypatch):
     with pytest.raises(KernelError, match='is right'): search_best(task, w, 'trn2', 'climb', 6)
 
 
+def test_of_a_path_that_is_not_right_the_first_moves_are_kept(monkeypatch):
+    task, w = TASKS['softmax'], TASKS['softmax'].workload('small')
+    paths = found_paths(search_starts(task, w, 'trn2'), 'climb', 6, 0)
+    most, whole = len(paths[0].moves) - 1, best_search.FoundPath.kernel
+    def kernel(path):
+        if len(path.moves) > most: raise KernelError('cannot be written', kind='unsupported')
+        return whole(path)
+    monkeypatch.setattr(best_search, 'found_paths', lambda *a: [p for p in paths if len(p.moves) in (0, most + 1)])
+    monkeypatch.setattr(best_search.FoundPath, 'kernel', kernel)
+    best = search_best(task, w, 'trn2', 'climb', 6)
+    assert 0 < len(best.recipe['moves']) <= most and best.us < best.first_us
+
+
 def test_a_search_starts_where_a_person_does(found):
     "Kept kernels are no start: the recipe begins with what the lab writes by rule."
     for name, best in found.items():

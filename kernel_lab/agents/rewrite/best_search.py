@@ -112,6 +112,11 @@ class FoundPath:
         program = without_unused_tensors(replayed(self.start.program, self.moves)[-1])
         return Kernel(written_again(program, story(self.start.us, self.moves, program.chip), JUDGED))
 
+    def shorter(self) -> list['FoundPath']:
+        "The path without the last quarter of its moves, where its kernel is not right; none of the start alone."
+        some = self.moves[:3 * len(self.moves) // 4]
+        return [FoundPath(self.start, some, some[-1].us)] if some else []
+
 def _parts(start, moves):
     "A path, its part before the first move that rounds otherwise, and its start."
     exact = next((k for k, m in enumerate(moves) if not m.is_exact), len(moves))
@@ -144,10 +149,14 @@ def search_best(task: Task, workload: Workload, chip: str, method: str = 'beam',
     first kernel is right."""
     starts = search_starts(task, workload, chip)
     first_us, asked = starts[0].us, dict(method=method, seconds=seconds, seed=seed)
-    for path in found_paths(starts, method, seconds, seed):
-        try: kernel = path.kernel()
-        except KernelError: continue
-        if (us := _judged(kernel, task, workload, chip, first_us)) is None: continue
+    paths = found_paths(starts, method, seconds, seed)
+    while paths:
+        path, *paths = paths
+        try: us = _judged(kernel := path.kernel(), task, workload, chip, first_us)
+        except KernelError: us = None
+        if us is None:
+            paths = sorted([*paths, *path.shorter()], key=lambda p: p.us)
+            continue
         recipe = dict(start=path.start.name, **asked, moves=recipe_rows(path.start.program, path.moves))
         return BestKernel(task.name, workload.name, chip, us, first_us, CLOCK, SEARCHER,
                           starts[0].kernel.hash, recipe,
