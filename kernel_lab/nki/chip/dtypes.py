@@ -29,9 +29,11 @@ def itemsize(name):
 
 # %% ../../../nbs/2_nki/1_chip/01_dtypes.ipynb #26411f34
 _LAB = {v: k for k, v in reversed(NUMPY.items())}         # the first name of each numpy dtype
+_BY_ID = {id(v): k for v, k in _LAB.items()}              # of the very objects in NUMPY, which tiles have as dtype
 
 def dtype_name(x):
     "The lab's name of a dtype given as a string, a numpy, torch or ml_dtypes type."
+    if (known := _BY_ID.get(id(x))): return known
     if isinstance(x, str) and x in NUMPY: return x
     if isinstance(x, np.dtype) and (known := _LAB.get(x)): return known
     field = (getattr(x, 'names', None) or (None,))[0]           # of a packed format

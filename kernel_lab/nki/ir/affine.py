@@ -49,12 +49,15 @@ def _merge(a, b, sign=1):
     for k, v in b.items(): res[k] = res.get(k, 0) + sign * v
     return {k: v for k, v in res.items() if v}
 
+_NONE = {}                 # the loops and the axes of what has none: an expression never changes
+
 class Index:
     "An affine expression over loops and axes; `shape` is that of the index array it stands for, () for a scalar."
     __array_ufunc__ = None     # operators of numpy scalars defer to ours
+    __slots__ = 'const', 'loops', 'axes', 'shape', 'trips', 'ends', 'fixed'
     def __init__(self, const=0, loops=None, axes=None, shape=(), trips=None):
-        self.const, self.loops, self.axes, self.shape = const, loops or {}, axes or {}, shape
-        self.trips = trips or {}    # loop name -> number of iterations
+        self.const, self.loops, self.axes, self.shape = const, loops or _NONE, axes or _NONE, shape
+        self.trips = trips or _NONE # loop name -> number of iterations
         self.ends = self.fixed = None   # cached by `bounds` and `affine`: an expression never changes
 
     @property
@@ -120,6 +123,7 @@ def shift_index(a, n):
 
 def add_index(a, b, sign=1):
     "a + sign·b for two `Index`es; numbers and equal shapes, the most frequent, first."
+    if not (b.loops or b.shape or a.loops or a.shape or a.const or sign != 1): return b
     if not (b.loops or b.shape): return shift_index(a, sign * b.const)
     if sign == 1 and not (a.loops or a.shape): return shift_index(b, a.const)
     n = max(a.ndim, b.ndim)
@@ -149,7 +153,7 @@ def _operator(f: Callable, plain: Callable) -> Callable:
     "A method: f on two `Index`es; `plain` where the other side is a float."
     def method(self, other):
         if isinstance(other, float): return plain(_concrete(self), other)
-        other = as_index(other)
+        other = Index(other) if type(other) is int else as_index(other)
         return NotImplemented if other is None else f(self, other)
     return method
 

@@ -95,7 +95,8 @@ def shape_of(ap):
 def _free(ap, par): return math.prod([n for k, (_, n) in enumerate(ap) if k != par])
 
 @lru_cache(2**14)
-def _span(ap):
+def span_of(ap):
+    "Least and greatest element of an access pattern relative to its first."
     ends = [s * (n - 1) for s, n in ap]
     return sum([e for e in ends if e < 0]), sum([e for e in ends if e > 0])
 
@@ -125,7 +126,7 @@ class Access:
         return _free(self.ap, self.par)
     def span(self):
         "Least and greatest element relative to the offset."
-        return _span(self.ap)
+        return span_of(self.ap)
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #5d2031a9
 class Keeping:
@@ -175,19 +176,26 @@ def replace(record, **changes):
     return new
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #6ab4ea17
-def _found_accesses(instruction):
+_ACCESSES = {Access}
+
+def found_accesses(instruction) -> tuple:
     "(every `Access`, those that are read) of an instruction."
-    read = [a for a in instruction.ins.values() if type(a) is Access]
-    both = read + [a for a in instruction.outs.values() if type(a) is Access]
-    through = [a.index for a in both if a.index is not None]
-    return (*both, *through), (*read, *through)
+    read, wrote = (*instruction.ins.values(),), (*instruction.outs.values(),)
+    if not _ACCESSES.issuperset(map(type, read + wrote)):
+        read, wrote = (tuple([a for a in side if type(a) is Access]) for side in (read, wrote))
+    both = read + wrote
+    for a in both:
+        if a.index is not None: break
+    else: return both, read
+    through = tuple([a.index for a in both if a.index is not None])
+    return both + through, read + through
 
 def accesses(instruction, reads=False) -> tuple:
     """Every `Access` of an instruction, those of indices included; with `reads`, only those that it reads. Kept with
     it; a draft, which may still change, is looked at each time."""
     found = instruction.__dict__.get('_accesses')
     if found is None:
-        found = _found_accesses(instruction)
+        found = found_accesses(instruction)
         if type(instruction) is Instruction: instruction.__dict__['_accesses'] = found
     return found[reads]
 

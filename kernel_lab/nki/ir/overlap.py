@@ -12,8 +12,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from ..chip.dtypes import itemsize
 from .affine import Affine
-from .nodes import Access, accesses, tensors_of
-from .regions import iterations_disjoint, mask_access, masked_box, operand_boxes, region_of
+from .nodes import Access
+from .regions import (
+    Region, iterations_disjoint, mask_access, masked_box, operand_boxes, region_of, row_major_steps, split_axes)
 
 # %% ../../../nbs/2_nki/2_ir/12_overlap.ipynb #85bd0833
 def cells_of(a: Access) -> np.ndarray:
@@ -96,11 +97,13 @@ def _widest_used(program, members, named):
 def row_bytes(program) -> list:
     "For each tensor, bytes of a row of its memory: a partition on the chip, a row of one of its tensors in HBM."
     if '_row_bytes' in program.__dict__: return program.__dict__['_row_bytes']
-    res = [t.tile_bytes if t.buffer != 'hbm' else t.shape[-1] * itemsize(t.dtype) for t in program.tensors]
+    tensors, form = program.forms
+    width = [t.tile_bytes if t.buffer != 'hbm' else t.shape[-1] * itemsize(t.dtype) for t in tensors]
+    res = [width[f] for f in form.tolist()]
     shared = {}
     for k, t in enumerate(program.tensors):
         if t.alias is not None and t.buffer == 'hbm': shared.setdefault(t.alias, [t.alias]).append(k)
-    named = Counter(a.tensor for o in program.instructions for a in accesses(o)) if shared else {}
+    named = Counter(a.tensor for a in program.operands.accesses) if shared else {}
     for members in shared.values():
         width = _widest_used(program, members, named)
         for k in members: res[k] = width
@@ -117,7 +120,7 @@ def blocks_reached(program, a) -> range | tuple:
     return range(first, last + 1)
 
 # %% ../../../nbs/2_nki/2_ir/12_overlap.ipynb #c2e86120
-MAX_PAINTED, MAX_REPETITIONS = 2**22, 4096
+MAX_PAINTED, MAX_REPETITIONS, MAX_CELLS = 2**22, 4096, 2**62
 
 def _may_repeat(loops, a):
     "Whether the steps of a direct write leave open that two of its repetitions meet; masks only take elements away."
@@ -137,16 +140,37 @@ def _is_apart(program, loops, a):
     return p is not None and all(l.trips == 1 or iterations_disjoint([p], l.name, program.trips, names[:d])
                                  for d, l in enumerate(loops))
 
+def _boxes(program, found):
+    "(least, greatest) index in each dimension of accesses to one tensor, an array; None where one has no region."
+    shape = program.tensors[found[0].tensor].shape
+    is_simple = lambda a: isinstance(a.offset.const, int) and 0 <= a.offset.const < MAX_CELLS and not a.offset.terms
+    if any([a.index or not is_simple(a) for a in found]):
+        regions = [region_of(shape, a, program.trips) for a in found]
+        return None if None in regions else np.array([p.ranges(program.trips) for p in regions], np.int64)
+    left, low, reach, patterns = np.array([a.offset.const for a in found]), [], [], {}
+    for step in row_major_steps(shape):
+        digit, left = np.divmod(left, step)
+        low.append(digit)
+    for a in found:                                     # they differ in where they begin, few in their pattern
+        if a.ap not in patterns:
+            patterns[a.ap] = Region((0,) * len(shape), {}, split_axes(shape, a.ap)).ranges({})
+            if not all(-n < lo and hi < n for (lo, hi), n in zip(patterns[a.ap], shape)): return None
+        reach.append(patterns[a.ap])
+    boxes = np.array(low).T[..., None] + np.array(reach, np.int64)
+    return boxes if (boxes >= 0).all() and (boxes < np.array(shape)[:, None]).all() else None
+
 def _apart(program, writes):
     "Whether it is plain that no two repetitions of these direct writes meet."
     if len({a.tensor for *_, a in writes}) > 1: return False                # of other shapes
-    if not all(_is_apart(program, loops, a) for loops, _, _, a in writes): return False
+    if not all(not loops or _is_apart(program, loops, a) for loops, _, _, a in writes): return False
     if len(writes) == 1: return True
-    found = [region_of(program.tensors[a.tensor].shape, a, program.trips) for *_, a in writes]
-    if None in found: return False
-    boxes = np.array([p.ranges(program.trips) for p in found], np.int64).reshape(len(found), -1, 2)
+    boxes = _boxes(program, [a for *_, a in writes])
+    if boxes is None: return False
     low, high = boxes[..., 0], boxes[..., 1]
-    return all(((high[k] < low[:k]) | (high[:k] < low[k])).any(axis=1).all() for k in range(1, len(found)))
+    order = np.argsort(low, axis=0)
+    begins, ends = np.take_along_axis(low, order, 0), np.take_along_axis(high, order, 0)
+    if (ends[:-1] < begins[1:]).all(axis=0).any(): return True              # one after another in some dimension
+    return all(((high[k] < low[:k]) | (high[:k] < low[k])).any(axis=1).all() for k in range(1, len(low)))
 
 def _paint(seen, a, trips):
     "Whether `seen` has a flag of what an access touches in all iterations of its loops; now it has all of them."
@@ -189,10 +213,10 @@ def _meet_painted(program, k, writes):
 def written_twice(program) -> set:
     "Numbers of the memories in HBM of which a byte is written twice, or may be through an index."
     if '_written_twice' in program.__dict__: return program.__dict__['_written_twice']
-    writes, found = {}, set()
-    far = {k for k, t in enumerate(program.tensors) if t.buffer == 'hbm'}
-    for loops, o in program.walked:
-        if far.isdisjoint(tensors_of(o)[1]): continue
+    writes, found, (tensors, form), at = {}, set(), program.forms, program.operands
+    is_far = np.array([t.buffer == 'hbm' for t in tensors], bool)[form]
+    for k in dict.fromkeys(at.instr[at.writes & is_far[at.tensor]].tolist()):
+        loops, o = program.walked[k]
         for name, a in o.outs.items():
             if program.tensors[a.tensor].buffer == 'hbm':
                 writes.setdefault(program.base[a.tensor], []).append((loops, o, name, a))

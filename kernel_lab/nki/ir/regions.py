@@ -41,13 +41,17 @@ class Region:
                               c + sum(e[d] for e in ends if e[d] > 0))
         return [reach(d, c) for d, c in enumerate(self.const)]
 
+def split_axes(shape, ap) -> tuple:
+    "The axes of an access pattern in a tensor of this shape, as a `Region` has them."
+    steps = row_major_steps(shape)
+    return tuple((split_distance(s, steps), n) for s, n in ap)
+
 def region_of(shape, a, trips):
     "The `Region` of an access in a tensor of this shape, or None where it has none."
     if a.index or not isinstance(a.offset.const, int): return None
     steps = row_major_steps(shape)
     loops = {v: split_distance(c, steps) for v, c in a.offset.terms if c}
-    region = Region(split_distance(a.offset.const, steps), loops,
-                    tuple((split_distance(s, steps), n) for s, n in a.ap))
+    region = Region(split_distance(a.offset.const, steps), loops, split_axes(shape, a.ap))
     return region if all(0 <= lo and hi < n for (lo, hi), n in zip(region.ranges(trips), shape)) else None
 
 def access_of(p, steps, par):

@@ -54,7 +54,7 @@ NAME_THEM = 'Give the arguments by name: dst=…, op=…, data=….'
 
 def op_name(op: object, table: dict, what: str) -> str:
     "The name of `op` in `table`, or an error that lists what there is."
-    name = op if isinstance(op, str) else getattr(op, '__name__', str(op))
+    name = op if isinstance(op, str) else op.__name__ if hasattr(op, '__name__') else str(op)
     name = _SPELLINGS.get(name, name)
     if name in table: return name
     if isinstance(op, Tile):
@@ -217,10 +217,10 @@ def strict(f: Callable) -> Callable:
     def g(*args, **kw):
         if kw and not allowed.issuperset(kw): raise _unknown_keyword(f, known, next(k for k in kw if k not in allowed))
         if kw and not has_engine and 'engine' in kw: _refuse_engine(f, kw['engine'])
-        if any([args[k] is None for k in places if k < len(args)]):
-            _refuse_none(f, needed, args, kw)
-        for k in kw:
-            if kw[k] is None and k in needed: _refuse_none(f, needed, args, kw)
+        for k in places:
+            if k < len(args) and args[k] is None: _refuse_none(f, needed, args, kw)
+        for k, x in kw.items():
+            if x is None and k in needed: _refuse_none(f, needed, args, kw)
         is_outermost = not CALLERS
         if is_outermost: CALLERS.append(sys._getframe(1))
         try: return f(*args, **kw)

@@ -82,17 +82,17 @@ def ndarray(shape: tuple | int, dtype: _DTypeLike, buffer: str | _Allocation = s
             address: tuple | None = None, **kw: object) -> Tile:
     """A tensor without values: shape (partition, free…) on chip; buffer is nl.sbuf, nl.psum, nl.hbm, nl.shared_hbm
     or nl.private_hbm; address=(partition, byte) puts it there."""
-    rec, where = recorder(), getattr(buffer, 'buffer', buffer) or sbuf
+    rec, where = recorder(), (buffer if type(buffer) is str else getattr(buffer, 'buffer', buffer)) or sbuf
     if where not in (sbuf, psum, hbm, shared_hbm, private_hbm):
         raise KernelError(f'{where!r} is not a memory', line=kernel_line(),
                           hint='Use nl.sbuf, nl.psum or nl.shared_hbm.')
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
-    par = next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
+    par = 0 if {*map(type, shape)} == {int} else next((k for k, n in enumerate(shape) if getattr(n, 'par', False)), 0)
     if where in (hbm, shared_hbm) and rec.grid: return _shared_tensor(rec, shape, dtype, name)
-    scope = {'scope': ()} if where in (hbm, shared_hbm) else {}
-    chosen = lambda shape: places_of(buffer, address, shape, par, dtype, rec)
-    put = {} if address is None and where is buffer else {'places': chosen}
-    return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par, **scope, **put)
+    put = {'scope': ()} if where in (hbm, shared_hbm) else {}
+    if address is not None or where is not buffer:
+        put['places'] = lambda shape: places_of(buffer, address, shape, par, dtype, rec)
+    return rec.tensor(shape, dtype, 'hbm' if 'hbm' in where else where, name=name, par=par or None, **put)
 
 def full(shape: tuple, fill_value: float, dtype: _DTypeLike, buffer: str | _Allocation = sbuf, name: str = '',
          **kw: object) -> Tile:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 import dis, functools, math, os, sys, weakref
 from ...core.errors import KernelError
 from ..ir.affine import Affine, Unroll
 from ..ir.cost import MATMULS
-from ..ir.nodes import Access, Instruction, Loop, accesses, times_counted
+from ..ir.nodes import Access, Instruction, Loop, accesses, found_accesses, times_counted
 from ..ir.program import Program
 from ..ir.regions import covers_tile
 from ..ir.serialize import least_parts
@@ -35,9 +36,9 @@ class OfCode:
     def __init__(self, find): self.find, self.kept = find, {}
 
     def __call__(self, code):
-        known, found = self.kept.get(id(code), (None, None))
-        if known is None or known() is not code: self.kept[id(code)] = weakref.ref(code), (found := self.find(code))
-        return found
+        known = self.kept.get(id(code))
+        if known is None or known[0]() is not code: known = self.kept[id(code)] = weakref.ref(code), self.find(code)
+        return known[1]
 
 lines_of = OfCode(lambda code: [line for line, *_ in code.co_positions()])      # of each instruction
 
@@ -47,7 +48,8 @@ def line_of(frame) -> int:
 
 def kernel_line() -> int:
     "The line of the user's kernel that is being executed."
-    return line_of(kernel_frame(3))
+    frame = kernel_frame(3)
+    return lines_of(frame.f_code)[frame.f_lasti // 2]
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #8f16ef22
 def is_field_test(frame):
@@ -127,39 +129,28 @@ def _too_much(what, draft, limit, value, hint):
                        value=f'{value:,} so far', hint=hint)
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #03024e43
-def _numbering(new):
-    "A function: an operand by its tensor's new number. A view that several instructions use is one access."
-    kept = {}
-    def numbered(a):
-        if type(a) is not Access: return a
-        found = kept.get(id(a))
-        if found is None:
-            index = numbered(a.index) if a.index else None
-            found = kept[id(a)] = Access(new[a.tensor], a.offset, a.ap, a.par, index, a.by, a.most)
-        return found
-    return numbered
-
-def _frozen_loop(loop, numbered):
-    bound = tuple([numbered(a) for a in loop.bound])
-    return Loop(loop.name, loop.trips, _frozen(loop.body, numbered), loop.kind, loop.line, bound)
-
-def _frozen_instruction(draft, numbered):
-    outs = {k: numbered(a) for k, a in draft.outs.items()}
-    ins = {k: numbered(a) for k, a in draft.ins.items()}
-    return Instruction(draft.op, outs, ins, draft.attrs, draft.engine, draft.mask, draft.line)
-
-def _frozen(body, numbered):
-    "A body as frozen nodes, tensors renumbered; loops in which nothing happens are left out."
-    nodes = [_frozen_loop(x, numbered) if type(x) is OpenLoop else _frozen_instruction(x, numbered) for x in body]
-    return tuple([x for x in nodes if type(x) is not Loop or x.body])
-
-def _touched(body):
-    "The operands of a body that are in memory, a list."
-    found = []
+def _note_operands(body, every, used):
+    """Keep with each draft of a body its operands, for good; note each `Access` once, by its id, in `every`, and the
+    numbers of their tensors in `used`."""
     for node in body:
-        if type(node) is OpenLoop: found += [a for a in node.bound if type(a) is Access] + _touched(node.body)
-        else: found += accesses(node)
-    return found
+        if type(node) is OpenLoop: found = [a for a in node.bound if type(a) is Access]
+        else: found = (known := found_accesses(node))[0]
+        for a in found:
+            every[id(a)] = a
+            used.add(a.tensor)
+        if type(node) is OpenLoop: _note_operands(node.body, every, used)
+        else: node.__dict__['_accesses'] = known
+
+def _frozen(body):
+    "A body as frozen nodes; loops in which nothing happens are left out."
+    nodes = []
+    for x in body:
+        if type(x) is OpenLoop: o = Loop(x.name, x.trips, _frozen(x.body), x.kind, x.line, tuple(x.bound))
+        else:
+            o = Instruction(x.op, x.outs, x.ins, x.attrs, x.engine, x.mask, x.line)
+            o.__dict__['_accesses'] = x.__dict__['_accesses']
+        if type(o) is not Loop or o.body: nodes.append(o)
+    return tuple(nodes)
 
 def needs_fill(o, k: int, base: list, tensors: list) -> bool:
     """Whether the first instruction that names tensor `k`, zero before anybody wrote it, finds these zeros: it is no
@@ -189,8 +180,8 @@ def _memsets(k, t):
 def fill_zeros(rec) -> None:
     """Write the zeros of PSUM tiles that something else than products finds, before it does: only the first product of
     an accumulation needs none."""
+    if not any(map(attrgetter('zero'), rec.tensors)): return
     zero = {k for k, t in enumerate(rec.tensors) if t.zero and t.alias is None}
-    if not zero: return
     base, missing = [k if t.alias is None else t.alias for k, t in enumerate(rec.tensors)], []
     for k, path in [*_first_uses(rec.body, zero, base)]:
         (body, n), t = path[-1], rec.tensors[k]
@@ -202,19 +193,27 @@ def fill_zeros(rec) -> None:
     for j, b in enumerate(base):
         if b in filled: rec.tensors[j] = replace(rec.tensors[j], zero=False)
 
-def _known_as(t, alias, role): return t if (t.alias, t.role) == (alias, role) else replace(t, alias=alias, role=role)
+def _known_by(tensors, new, ids):
+    "The tensors with the new numbers of those whose memory they share; those that are returned are outputs."
+    for k, t in enumerate(tensors):
+        if t.alias is not None: tensors[k] = replace(t, alias=new[t.alias])
+    for k in {*ids}:
+        t = tensors[new[k]]
+        if t.role == 'scratch': tensors[new[k]] = replace(t, role='output')
+    return tuple(tensors)
 
 def finish_program(rec, name, outputs, source='') -> Program:
-    "The `Program` of a recorder whose kernel has returned these tiles."
+    """The `Program` of a recorder whose kernel has returned these tiles. Its accesses are those of the recording, given
+    the new numbers of their tensors: the recording is over."""
     if rec.broken: raise Unroll([rec.broken], 'a loop was left early')
     fill_zeros(rec)
-    ids = [t.tensor for t in outputs]
-    keep = {*[a.tensor for a in _touched(rec.body)], *ids}
-    keep |= {k for k, t in enumerate(rec.tensors) if t.role == 'input'}
+    ids, every = [t.tensor for t in outputs], {}
+    keep = {*ids, *[k for k, role in enumerate(map(attrgetter('role'), rec.tensors)) if role == 'input']}
+    _note_operands(rec.body, every, keep)
     keep |= {rec.tensors[k].alias for k in keep} - {None}
     new = {k: n for n, k in enumerate(sorted(keep))}
-    role = lambda k, t: 'output' if k in ids and t.role == 'scratch' else t.role
-    tensors = tuple(_known_as(t, new.get(t.alias), role(k, t)) for k, t in enumerate(rec.tensors) if k in keep)
+    for a in every.values(): a.__dict__['tensor'] = new[a.tensor]
+    tensors = _known_by([rec.tensors[k] for k in new], new, ids)
     constants = {new[k]: v for k, v in rec.constants.items() if k in keep}
-    return Program(name, tensors, _frozen(rec.body, _numbering(new)), tuple(new[k] for k in ids), rec.dialect,
+    return Program(name, tensors, _frozen(rec.body), tuple(new[k] for k in ids), rec.dialect,
                    rec.chip.name.split(' but ')[0], source, constants)

@@ -97,36 +97,49 @@ def _common_shape(shapes):
         if s != shape: shape = broadcast_shape(shape, s)
     return shape
 
+def _axes_of(tile, exprs):
+    "(access pattern, partition axis) of a tile after these `Index`es."
+    shape = _common_shape(tuple([e.shape for e in exprs if e.shape]))
+    steps, par = [0] * len(shape), None
+    for dim, (e, (stride, _)) in enumerate(zip(exprs, tile.steps)):
+        for k, c in e.axes.items():
+            k += len(shape) - len(e.shape)
+            steps[k] += c * stride
+            if dim == tile.par: par = k
+    if tile.par is not None and par is None and shape[:1] == (1,): par = 0
+    return tuple(zip(steps, shape)), par
+
 def _pattern(tile, keys):
     "What index arrays add to the offset of a tile, one key a dimension; access pattern, partition axis, loose indices."
     exprs = [k if type(k) is Index else as_index(k) for k in keys]
     if any([e is None for e in exprs]):
         raise KernelError('slices and index arrays do not mix', line=kernel_line(),
                           hint='Write every dimension with nl.arange, or every one with slices.')
-    shape = _common_shape(tuple([e.shape for e in exprs if e.shape]))
-    added, start, steps, par, loose = Index(), 0, [0] * len(shape), None, []
+    # what is added to an array, as in i + 128 * k, leaves it its axes
+    key = tile.steps, tile.par, *[(id(e.axes) if e.axes else 0, e.shape) for e in exprs]
+    ap, par, _ = tile.rec.patterns.get(key) or _kept(tile, key, (*_axes_of(tile, exprs), [e.axes for e in exprs]))
+    added, start, loose = _NOTHING, 0, []
     for dim, (e, (stride, n)) in enumerate(zip(exprs, tile.steps)):
         lo, hi = e.ends or e.bounds()
         if lo < 0 or hi >= n: loose.append((dim, e, n))
         start += e.const * stride
         if e.loops: added = add_index(added, Index(0, e.loops, trips=e.trips) * stride)
-        for k, c in e.axes.items():
-            k += len(shape) - len(e.shape)
-            steps[k] += c * stride
-            if dim == tile.par: par = k
-    if tile.par is not None and par is None and shape[:1] == (1,): par = 0
-    return shift_index(added, start), tuple(zip(steps, shape)), par, tuple(loose)
+    return shift_index(added, start), ap, par, tuple(loose)
 
 MAX_KEPT_PATTERNS = 1024        # of a trace: kernels write their index arrays once, and use them in every iteration
+_NOTHING = Index()
+
+def _kept(tile, key, found):
+    "What was found, kept for this trace. It has what the key has the `id` of, which therefore nothing else gets."
+    kept = tile.rec.patterns
+    if len(kept) >= MAX_KEPT_PATTERNS: kept.clear()
+    kept[key] = found
+    return found
 
 def index_by_arrays(tile, keys):
     "(offset, access pattern, partition axis, loose indices) after index arrays, one key a dimension."
-    kept, key = tile.rec.patterns, (tile.steps, tile.par, *map(id, keys))
-    found = kept.get(key)
-    if found is None:
-        if len(kept) >= MAX_KEPT_PATTERNS: kept.clear()
-        found = kept[key] = *_pattern(tile, keys), keys     # the keys live on, so that no others get their numbers
-    added, ap, par, loose, _ = found
+    key = tile.steps, tile.par, *map(id, keys)
+    added, ap, par, loose, _ = tile.rec.patterns.get(key) or _kept(tile, key, (*_pattern(tile, keys), keys))
     return add_index(tile.offset, added), ap, par, loose
 
 # %% ../../../nbs/2_nki/3_record/02_indexing.ipynb #66740594

@@ -21,7 +21,7 @@ from ..chip.dtypes import dtype_name, itemsize
 from ..ir.affine import OPEN_BOOLS
 from ..ir.nodes import Tensor
 from . import indexing, views       # noqa: F401  methods of Tile
-from .builder import OfCode, Tally, kernel_frame, kernel_line, line_of
+from .builder import OfCode, Tally, kernel_frame, kernel_line
 from .tile import Tile
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #462f2a1e
@@ -68,15 +68,15 @@ def assignments(tree):
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #8df54a8d
 @OfCode
-def _names_of(code):
-    "Instruction offset → name, for the instructions that compute the value of an assignment."
+def _places_of(code):
+    "(line, the variable that the value is assigned to, or '') of each instruction of a function."
     tree = tree_of(code.co_filename)
     named = assignments(tree) if tree else {}
-    return {2 * k: named[place] for k, place in enumerate(code.co_positions()) if place in named}
+    return [(place[0], named.get(place, '')) for place in code.co_positions()]
 
 def assigned_name(frame):
     "The variable that the expression at `frame`'s current instruction is assigned to, or ''."
-    return _names_of(frame.f_code).get(frame.f_lasti, '')
+    return _places_of(frame.f_code)[frame.f_lasti // 2][1]
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #176b5634
 _NUMBERED = re.compile(r'\b([A-Za-z_]\w*?)_(\d+)\b')
@@ -145,21 +145,24 @@ class Recorder:
     def tensor(self, shape, dtype, buffer='sbuf', **kw) -> Tile:
         "Declare a tensor here, and return a `Tile` of all of it."
         shape, frame = _checked_shape(shape), kernel_frame()
-        given = {'line': line_of(frame), 'scope': self.scope}
-        for k, v in kw.items():
-            if v is not None and v != '': given[k] = v
-        if 'name' not in given: name = self.fresh(assigned_name(frame)[:MAX_NAME // 2])
+        line, assigned = _places_of(frame.f_code)[frame.f_lasti // 2]
+        given = {k: v for k, v in kw.items() if v is not None and v != ''} if kw else kw
+        if 'name' not in given: name = self.fresh(assigned[:MAX_NAME // 2])
         else: name = _checked_name(given.pop('name')); self.names.setdefault(name, 1)
         if 'places' in given: given['places'] = given['places'](shape)
-        self.tensors.append(Tensor(name, shape, dtype_name(dtype), buffer, **given))
+        kind = dtype_name(dtype)
+        if given: t = Tensor(name, shape, kind, buffer, **{'line': line, 'scope': self.scope, **given})
+        else: t = Tensor(name, shape, kind, buffer, 'scratch', 0, False, self.scope, line)
+        self.tensors.append(t)
         return Tile.of(self, len(self.tensors) - 1)
 
     def fresh(self, name):
         "A name that no tensor has: that of the variable (x, x_2, x_3, …), or a number."
         name = name or f't{len(self.tensors)}'
-        n, res = self.names.get(name, 0), name
-        while res in self.names: n, res = n + 1, f'{name}_{n + 1}'
-        self.names[name] = max(n, 1)
+        names = self.names
+        n, res = names.get(name, 0), name
+        while res in names: n, res = n + 1, f'{name}_{n + 1}'
+        names[name] = n or 1
         return res
 
     def alias(self, k, dtype, shape=None):

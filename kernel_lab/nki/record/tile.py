@@ -31,9 +31,9 @@ class Tile:
     part = None                 # the part of it that its draft writes
     accessed = None             # what `access` found
 
-    def __init__(self, rec, tensor, offset, ap, par, loose=(), index=None):
+    def __init__(self, rec, tensor, offset, ap, par, loose=(), index=None, shape=None):
         self.rec, self.tensor, self.offset, self.steps, self.par = rec, tensor, offset, tuple(ap), par
-        self.shape = shape_of(self.steps)
+        self.shape = shape or shape_of(self.steps)
         if loose: self.loose = loose
         if index: self.index = index
 
@@ -41,7 +41,7 @@ class Tile:
     def of(cls, rec, k):
         "The whole of tensor number `k`."
         t = rec.tensors[k]
-        return cls(rec, k, _START, _row_major(t.shape), None if t.buffer == 'hbm' else t.par)
+        return cls(rec, k, _START, _row_major(t.shape), None if t.buffer == 'hbm' else t.par, shape=t.shape)
 
     info = property(lambda self: self.rec.tensors[self.tensor])
     ndim = property(lambda self: len(self.steps))
@@ -59,9 +59,11 @@ class Tile:
     def access(self):
         "What a program records of this view."
         if self.accessed is None:
-            index, by, most = self.index or (None, 0, 0)
-            through = _spread_index(index, self.shape).access() if self.index else None
-            self.accessed = Access(self.tensor, self.offset.affine(), self.steps, self.par, through, by, most)
+            place = self.tensor, self.offset.fixed or self.offset.affine(), self.steps, self.par
+            if self.index is None: self.accessed = Access(*place)
+            else:
+                index, by, most = self.index
+                self.accessed = Access(*place, _spread_index(index, self.shape).access(), by, most)
         return self.accessed
 
     def __repr__(self): return f'<{self.info.dtype}{list(self.shape)} tile of {self.info.name} in {self.buffer}>'
@@ -183,6 +185,8 @@ def _emit_each(op, outs, ins, attrs, engine, choice):
 
 def _settled(rec, operand, conditions):
     if not isinstance(operand, Tile): return operand
+    is_free = not (operand.loose or operand.index or operand.offset.loops) and operand.guard is None
+    if is_free and not rec.tensors[operand.tensor].scope: return operand.accessed or operand.access()
     return settle_access(rec, operand, conditions if operand.guard is None else
                          (*conditions, *operand.guard.conditions))
 

@@ -260,13 +260,15 @@ def rotation_depths(flat, rows, lifetimes, units, copies):
         if copies * 2 * one_set[mine].sum() <= units[pool - 1]:     # all at once fit, and those that replace them
             depths[mine] *= copies
             continue
-        beside = _most_beside(flat, rows, lifetimes, pool).tolist()
-        spare = {}                                      # by how much is alive beside a tensor
-        for k in mine[np.argsort(one_set[mine], kind='stable')].tolist():
-            sets = min(copies, int(units[pool - 1] // beside[k]))
-            room = spare.setdefault(beside[k], units[pool - 1] - sets * beside[k])
-            more = min(copies - sets, int(room // one_set[k])) if sets else 0
+        beside = _most_beside(flat, rows, lifetimes, pool)
+        sets = np.zeros(len(beside), np.int64)
+        sets[mine] = np.minimum(copies, units[pool - 1] // beside[mine])
+        depths[mine] *= sets[mine]
+        beside, spare, short = beside.tolist(), {}, mine[(sets[mine] > 0) & (sets[mine] < copies)]
+        for k in short[np.argsort(one_set[short], kind='stable')].tolist():    # spare: by how much is alive beside it
+            room = spare.setdefault(beside[k], units[pool - 1] - sets[k] * beside[k])
+            more = min(copies - sets[k], int(room // one_set[k]))
             spare[beside[k]] -= more * one_set[k]
-            depths[k] *= sets + more
+            depths[k] += depths[k] // sets[k] * more
     depths[flat.pool == 0] = 0
     return depths

@@ -5,6 +5,7 @@
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #ad861da6
 from array import array
 from collections import namedtuple
+from itertools import count
 import numpy as np
 from ...core.errors import KernelError
 from ..chip.chips import ENGINES
@@ -54,6 +55,7 @@ def _home_cores(program, core):
 
 def assign_cores(program):
     "The `CoreAssignment` of a program; `KernelError` for a section that names no core."
+    if not program.loops: return CoreAssignment(1, *[[-1] * len(program.instructions)] * 2, [-1] * len(program.tensors))
     is_core_loop = lambda l: getattr(l, 'kind', '') == 'parallel' and 1 < l.trips <= MAX_CORES
     core_loops = {l.name for l in program.body if is_core_loop(l)} if program.dialect == 'nki' else set()
     number = {name: k for k, name in enumerate(program.loops)}
@@ -223,15 +225,24 @@ def engine_choice(program, instruction, chip, balance):
     pad = lambda xs, fill: (*xs, *[fill] * (3 - len(found)))
     return EngineChoice(pad(map(ENGINES.index, found), -1), pad(found.values(), 0), _table_of(instruction), _NO_COPY)
 
-def _cost_key(program, instruction, chip, balance):
-    "What the cost of an instruction depends on."
-    operands, tensors = [], program.tensors
-    for side in (instruction.ins, instruction.outs):
-        for k, a in side.items():
-            if type(a) is Access: operands.append((k, tensors[a.tensor].form, a.ap, a.par, index_count(a)))
-            else: operands.append((k, type(a), a))
-    how = instruction.op, instruction.engine, chip.name, balance, program.dialect
-    return *how, *operands, *instruction.attrs.items()
+_NUMBERS, _NEXT = {}, count(1)
+
+def _number(value):
+    "A number of a value. No number means two values; a value may get another one later."
+    return _NUMBERS.get(value) or _keep(_NUMBERS, value, next(_NEXT))
+
+def _operand_kinds(program):
+    """Of each operand of a program a number that says all but where it lies: form of its tensor and bytes of a row of
+    its memory, pattern and partition axis, how many terms move it, how many indices say where it is."""
+    if '_kinds' in program.__dict__: return program.__dict__['_kinds']
+    o, (tensors, form) = program.operands, program.forms
+    pairs = [*zip(form.tolist(), map(row_bytes(program).__getitem__, program.base))]
+    number = {(f, width): _number((tensors[f].form, width)) for f, width in {*pairs}}
+    forms = np.array([*map(number.__getitem__, pairs)], np.int64)
+    kinds = (forms[o.tensor] << 31) + np.array([*map(_number, o.patterns)], np.int64)[o.pattern]
+    for k in np.flatnonzero((o.terms > 0) | o.by_index).tolist():
+        kinds[k] = _number((int(kinds[k]), int(o.terms[k]), index_count(o.accesses[k])))
+    return program.__dict__.setdefault('_kinds', kinds.tolist())
 
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #3f8dd09f
 def _assert_engine(instruction, chip, where):
@@ -289,148 +300,143 @@ def _costs(program, instruction, chip, balance):
                           **where,
                           hint='Are they those that the instruction has?') from e
 
-class Alike:
-    """What instructions have in common that differ only in where their operands lie: `costs` and `table`; where no
-    mask and no index tells them apart, also `operands`: (writes, shift from its offset, OPERAND from tile_size on)."""
-    __slots__ = 'row', 'chip', 'costs', 'table', 'operands'
-    def __init__(self, program, instruction, chip, balance):
-        self.costs, self.table = _costs(program, instruction, chip, balance)
-        self.row, self.chip, self.operands = spec_of(instruction), chip, None
-
-_ALIKE = {}
-
-def _alike(program, instruction, chip, balance):
-    "The `Alike` of an instruction, found once as long as the row and the chip are the same."
-    key, row = _cost_key(program, instruction, chip, balance), spec_of(instruction)
-    try: kept = _ALIKE.get(key)
-    except TypeError: return Alike(program, instruction, chip, balance)            # an attribute without a hash
-    if kept and kept.row is row and kept.chip is chip: return kept
-    return _keep(_ALIKE, key, Alike(program, instruction, chip, balance))
-
 # %% ../../../nbs/2_nki/7_timing/00_flat_program.ipynb #2bfbdaff
-def _without_places(instruction, operands):
-    "What other instructions have in common with the operands of this one."
-    return [(writes, begin - a.offset.const, rest)
-            for a, (_, writes, begin, _, _, *rest) in zip(accesses(instruction), operands)]
-
-def _placed(instruction, operands, terms):
-    "The operands of an instruction from what it has in common with others; their affine offsets go to `terms`."
-    found = []
-    for a, (writes, shift, rest) in zip(accesses(instruction), operands):
-        first, at = len(terms), a.offset
-        if at.terms: terms += at.terms
-        found.append((a.tensor, writes, at.const + shift, first, len(terms), *rest))
-    return found
-
 class InstructionRows:
-    """What the arrays have of one instruction: bytes of its operands, conditions and costs; its terms by the names of
-    loops; how many there are of each. `forms`: the tensors that it holds for. Kept with the instruction, not copied."""
-    __slots__ = 'key', 'row', 'forms', 'operands', 'terms', 'conditions', 'many', 'costs', 'table'
+    """What the arrays have of an instruction: bytes of its operands, conditions and costs, how many there are of each.
+    Those of a plain one, without a mask and an index, hold for all that differ in where their operands lie alone: their
+    tensors, constants and terms come in with the arrays, and `kinds` has the numbers of its `_operand_kinds`. Of others
+    `kinds` is None, and `terms` are their own, by the names of loops."""
+    __slots__ = 'key', 'row', 'kinds', 'operands', 'terms', 'conditions', 'many', 'costs', 'table'
 
-    def __init__(self, program, instruction, chip, balance):
-        alike, is_plain = _alike(program, instruction, chip, balance), _is_plain(program, instruction)
-        self.costs, self.table = alike.costs, alike.table
-        self.key, self.row, self.terms = (chip, balance, program.dialect), alike.row, []
-        if is_plain and alike.operands: operands = _placed(instruction, alike.operands, self.terms)
-        else: operands = _operands(program, instruction, self.terms)
-        if is_plain and not alike.operands: alike.operands = _without_places(instruction, operands)
+    def __init__(self, program, instruction, key, kinds, like=None):
+        self.key, self.row, self.kinds, self.terms = key, spec_of(instruction), kinds, []
+        self.costs, self.table = (like.costs, like.table) if like else _costs(program, instruction, *key[:2])
+        operands = _operands(program, instruction, self.terms)
+        if kinds is not None: operands = [(0, writes, begin - a.offset.const, *rest) for a, (_, writes, begin, *rest)
+                                          in zip(accesses(instruction), operands)]
         conditions = [*_conditions(instruction, self.terms)] if instruction.mask else []
         self.many = len(operands), len(self.terms), len(conditions)
         self.operands = array('q', [field for o in operands for field in o]).tobytes()
         self.conditions = np.array(conditions, CONDITION).tobytes() if conditions else b''
-        self.forms = {a.tensor: program.tensors[a.tensor] for a in accesses(instruction)}.items() if is_plain else None
 
     def __reduce__(self): return type(None), ()
 
-    def hold(self, instruction, tensors, key):
-        "Whether they are those of the instruction among these tensors."
-        if self.key != key or self.row is not spec_of(instruction): return False
-        for k, t in self.forms:
-            if tensors[k] is not t and tensors[k].form != t.form: return False
-        return True
+    def hold(self, instruction, kinds, key):
+        "Whether they are those of the instruction, whose operands are of these kinds."
+        return self.kinds == kinds and self.key == key and self.row is spec_of(instruction)
 
-def _is_plain(program, instruction):
-    "Whether an instruction's rows depend on it and the forms of its tensors alone."
-    if instruction.mask or spec_of(instruction).name in COLLECTIVES: return False
-    for a in accesses(instruction):
-        if a.index or a.tensor in program.aliased: return False
-    return True
+    def terms_of(self, instruction):
+        "The terms of the instruction, to which these belong."
+        return self.terms if self.kinds is None else [x for a in accesses(instruction) for x in a.offset.terms]
+
+_ROWS = {}
+
+def _new_rows(program, instruction, kinds, key, is_plain):
+    """The `InstructionRows` of an instruction that has none. Plain ones are kept by all that they depend on: operation,
+    engine, attributes, names and kinds of operands, numbers; others have the costs of one that is alike in these."""
+    i, (chip, *how) = instruction, key
+    operands = *i.ins.values(), *i.outs.values()
+    numbers = [None if type(a) is Access else (type(a), a) for a in operands] if len(operands) != len(kinds) else ()
+    alike = (i.op, i.engine, is_plain, chip.name, *how, *kinds, *i.attrs.items(), *i.ins, None, *i.outs, *numbers)
+    mine = kinds if is_plain else None
+    try: kept = _ROWS.get(alike)
+    except TypeError: return InstructionRows(program, i, key, mine)                 # an attribute without a hash
+    is_valid = kept and kept.row is spec_of(i) and kept.key[0] is chip
+    if is_valid and is_plain: return kept
+    return _keep(_ROWS, alike, InstructionRows(program, i, key, mine, kept if is_valid else None))
 
 def _rows_of(program, chip, balance):
     "The `InstructionRows` of every instruction; an error names the instruction."
-    found, key, tensors = [], (chip, balance, program.dialect), program.tensors
-    for k, o in enumerate(program.instructions):
-        rows = o.__dict__.get('_rows')
-        if rows is None or not rows.hold(o, tensors, key):
-            try: rows = InstructionRows(program, o, chip, balance)
+    o, key, found = program.operands, (chip, balance, program.dialect), []
+    kinds, first, by_index = _operand_kinds(program), o.first.tolist(), {*o.instr[o.by_index].tolist()}
+    for k, i in enumerate(program.instructions):
+        rows, mine = i.__dict__.get('_rows'), kinds[first[k]:first[k + 1]]
+        if rows is None or not rows.hold(i, mine, key):
+            is_plain = not i.mask and k not in by_index and i.op not in COLLECTIVES
+            try: rows = _new_rows(program, i, mine, key, is_plain)
             except KernelError as e:
                 e.message = f'instruction {k}: {e.message}'
                 raise
-            if rows.forms: o.__dict__['_rows'] = rows
-            else: o.__dict__.pop('_rows', None)
+            if is_plain: i.__dict__['_rows'] = rows
         found.append(rows)
     return found
 
 def _tensor_units(program, chip):
     "For each tensor the number of its pool, what a tile takes of it, and the number of tiles."
-    room = np.array([t.room for t in program.tensors], np.int64).reshape(-1, 3)
-    units = np.select([room[:, 0] == 1, room[:, 0] == 2], [room[:, 1], -(-room[:, 1] // chip.psum_bank_bytes)], 0)
-    return room[:, 0].copy(), units.astype(float), room[:, 2]
+    tensors, form = program.forms
+    room = np.array([t.room for t in tensors], np.int64).reshape(-1, 3)[form]
+    pool, units = room[:, 0].copy(), room[:, 1]
+    return pool, np.where(pool == 2, -(-units // chip.psum_bank_bytes), units * (pool == 1)).astype(float), room[:, 2]
 
 def _loop_tensors(program, loop_number):
     "(tensors by the loop that they belong to, of each loop its first place there)."
-    own = sorted((loop_number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope
-                 and t.scope[-1] in loop_number)
+    own = sorted([(loop_number[t.scope[-1]], k) for k, t in enumerate(program.tensors) if t.scope
+                  and t.scope[-1] in loop_number]) if loop_number else []
     count = np.bincount([loop for loop, _ in own],
                         minlength=len(loop_number)) if own else np.zeros(len(loop_number), np.int64)
     return np.array([k for _, k in own], np.int64), _firsts(count)
 
-def _firsts(counts): return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+def _firsts(counts): return np.concatenate([[0], counts]).cumsum()
 
-def _joined(parts, dtype, first, many):
-    "Records of all instructions as one array, which may be written; their terms begin at `first`."
-    found = np.frombuffer(bytearray(b''.join(parts)), dtype)
-    shift = np.repeat(first, many)
-    found['first_term'] += shift
-    found['last_term'] += shift
+def _gathered(parts, dtype, many, which, first_term):
+    """Records of all instructions as one array, which may be written: of each the `many` of part number `which`, whose
+    terms begin at `first_term`."""
+    found, count = np.frombuffer(bytearray(b''.join(parts)), dtype), many[which]
+    if len(parts) < len(which):                                                     # some share theirs
+        found = found[np.repeat(_firsts(many)[which] - _firsts(count)[:-1], count) + np.arange(count.sum())]
+    for name in ('first_term', 'last_term'): found[name] += np.repeat(first_term, count)
     return found
+
+def _put_in_place(o, operands, count, is_plain):
+    "Add tensor and constant to operands, `count` of each instruction: to those of plain instructions."
+    if is_plain.all(): mine = theirs = slice(None)
+    else: mine, theirs = np.repeat(is_plain, count), is_plain[o.instr]
+    operands['tensor'][mine] += o.tensor[theirs]
+    operands['const'][mine] += o.const[theirs]
 
 def _tracked(program, operands, count):
     "(the operands in memories where somebody may wait for them, where those of each instruction begin)."
-    shared = program.read_back | written_twice(program)
-    known = np.array([t.buffer != 'hbm' or b in shared for t, b in zip(program.tensors, program.base)], bool)
+    (tensors, form), base = program.forms, np.array(program.base, np.int64)
+    known = np.array([t.buffer != 'hbm' for t in tensors], bool)[form]
+    known[[*program.read_back | written_twice(program)]] = True
+    known |= known[base]
     mine = known[operands['tensor']]
     if not mine.all():
         count = np.bincount(np.repeat(np.arange(len(count)), count)[mine], minlength=len(count))
         operands = operands[mine]
-    operands['tensor'] = np.array(program.base, np.int64)[operands['tensor']]
+    operands['tensor'] = base[operands['tensor']]
     return operands, _firsts(count)
 
-def _cost_columns(rows):
-    "The columns of a `FlatProgram` from `engines` to `copies`, and `port_use`."
-    costs = np.frombuffer(b''.join([r.costs for r in rows]), COSTS)
-    tables = {t: k for k, t in enumerate(dict.fromkeys(['', 'any', *(r.table for r in rows)]))}
-    column = lambda name: costs[name].copy()
-    return (column('engines'), column('work_ns'), np.array([tables[r.table] for r in rows], np.int64),
+def _cost_columns(parts, which):
+    "The columns of a `FlatProgram` from `engines` to `copies`, and `port_use`; of each instruction those of a part."
+    costs = np.frombuffer(b''.join([r.costs for r in parts]), COSTS)
+    tables = {t: k for k, t in enumerate(dict.fromkeys(['', 'any', *(r.table for r in parts)]))}
+    column = lambda name: costs[name][which]
+    return (column('engines'), column('work_ns'), np.array([tables[r.table] for r in parts], np.int64)[which],
             column('array_share'), column('copies')), column('port_use')
 
 def _load_rows(program, terms, loads):
     "The LOAD of each instruction; `loads`: whether somebody asks which of them repeat."
-    if loads: return np.array([*repeated_loads(program, terms)], LOAD)
     found = np.zeros(len(program.instructions), LOAD)
     found['key'] = -1
+    known = repeated_loads(program, terms) if loads else {}
+    if known: found[[*known]] = np.array([*known.values()], LOAD)
     return found
 
 def _flatten(program, chip, balance, loads):
-    rows, cores, nodes = _rows_of(program, chip, balance), assign_cores(program), []
+    rows, cores, nodes, place = _rows_of(program, chip, balance), assign_cores(program), [], {}
     number = {name: k for k, name in enumerate(program.loops)}
     _append_nodes(program.body, number, nodes, 0)
-    many = np.array([r.many for r in rows], np.int64).reshape(-1, 3)
-    first, terms = _firsts(many[:, 1])[:-1], [term for r in rows for term in r.terms]
-    operands = _joined([r.operands for r in rows], OPERAND, first, many[:, 0])
-    conditions = _joined([r.conditions for r in rows], CONDITION, first, many[:, 2])
+    which = np.array([place.setdefault(r, len(place)) for r in rows], np.int64)     # instructions alike share theirs
+    parts = [*place]
+    each = np.array([r.many for r in parts], np.int64).reshape(-1, 3)
+    first, many = _firsts(each[which, 1])[:-1], each[which]
+    terms = [x for r, o in zip(rows, program.instructions) if r.many[1] for x in r.terms_of(o)]
+    operands = _gathered([r.operands for r in parts], OPERAND, each[:, 0], which, first)
+    _put_in_place(program.operands, operands, many[:, 0], np.array([r.kinds is not None for r in parts], bool)[which])
+    conditions = _gathered([r.conditions for r in parts], CONDITION, each[:, 2], which, first)
     operands, first_operand = _tracked(program, operands, many[:, 0])
-    costs, ports = _cost_columns(rows)
+    costs, ports = _cost_columns(parts, which)
     loads = _load_rows(program, terms, loads)
     terms = np.array([(number.get(v, len(number)), c) for v, c in terms], TERM)     # a loop around it all stands still
     pool, units, tiles = _tensor_units(program, chip)

@@ -349,7 +349,9 @@ def _cheapest_spill(program, chip, need, held):
 
 def spill(program: Program, chip: Chip) -> Program:
     "A program of the earlier dialect with as many tensors in HBM as it takes to fit what its compiler fills of SBUF."
-    total = sum(t.size // t.tile_size * t.tile_bytes for t in program.tensors if t.buffer == 'sbuf')
+    tensors, form = program.forms
+    total = sum(t.size // t.tile_size * t.tile_bytes * n for t, n in zip(tensors, np.bincount(form).tolist())
+                if t.buffer == 'sbuf')
     if total <= chip.compiler_sbuf_bytes: return program            # all at once would fit
     for _ in range(MAX_SPILLED_TENSORS):
         need, held = peak_sbuf(program, chip)

@@ -9,7 +9,7 @@ import numpy as np
 from ...core.errors import KernelError, UsageError
 from ...core.markup import Shown
 from ..chip.chips import Chip, get_chip
-from ..ir.nodes import Access, Loop, accesses, facts_of, tensors_of, without_gc
+from ..ir.nodes import Access, Loop, accesses, facts_of, span_of, without_gc
 from ..ir.instructions import INSTRUCTIONS, Circumstances
 from ..ir.program import MAX_INSTRUCTIONS, Program, instruction_text, require_fixed_trips
 from .flat_program import LANES, MAX_CORES
@@ -39,6 +39,17 @@ def _is_plainly_inside(tensors, a):
     low, high = a.span()
     return 0 <= a.offset.const + low and a.offset.const + high < tensors[a.tensor].size < MAX_ELEMENTS
 
+def _are_plainly_inside(program):
+    "For each of the operands of a program whether it is plainly inside."
+    o, (forms, form) = program.operands, program.forms
+    sizes = np.array([*(t.size if 0 < t.size < MAX_ELEMENTS else 0 for t in forms), 0], np.int64)
+    spans = [(low, high) if -MAX_ELEMENTS < low and high < MAX_ELEMENTS else (-MAX_ELEMENTS, 0)
+             for low, high in [span_of(ap) for ap, _ in o.patterns]]
+    low, high = np.array(spans, np.int64).reshape(-1, 2)[o.pattern].T
+    is_known = (o.tensor >= 0) & (o.tensor < len(form)) & (o.const >= 0) & (o.const < MAX_ELEMENTS)
+    size, const = sizes[np.append(form, len(forms))[np.where(is_known, o.tensor, -1)]], np.where(is_known, o.const, -1)
+    return (const + low >= 0) & (const + high < size) & (o.terms == 0)
+
 def _assert_operand(program, k, instruction, a, around):
     "Refuse an access outside its tensor, or one that moves with a loop that is not `around` it."
     refuse = lambda message, **fields: instruction_error(k, instruction, message, **fields)
@@ -67,10 +78,9 @@ def _assert_mask(k, instruction, around):
 def _has_initial_value(tensor): return tensor.zero or tensor.role in ('input', 'constant')
 
 def _first_writers(program):
-    "For each tensor the number of the first instruction that writes it."
-    first = {}
-    for k, instruction in enumerate(program.instructions):
-        for tensor in tensors_of(instruction)[1]: first.setdefault(program.base[tensor], k)
+    "For each tensor the number of the first instruction that writes its memory; of no instruction where none does."
+    o, first = program.operands, np.full(len(program.tensors), len(program.instructions))
+    np.minimum.at(first, np.array(program.base, np.int64)[o.tensor[o.writes]], o.instr[o.writes])
     return first
 
 def _required_reads(instruction):
@@ -82,12 +92,11 @@ def _required_reads(instruction):
 
 def _assert_written(program, k, instruction, first):
     "Refuse to read a tile before the first write to it."
-    if all([first.get(program.base[n], k) < k for n in tensors_of(instruction)[0]]): return
     for a in _required_reads(instruction):
         base, t = program.base[a.tensor], program.tensors[a.tensor]
-        if first.get(base, k) < k or _has_initial_value(t) or _has_initial_value(program.tensors[base]): continue
+        if first[base] < k or _has_initial_value(t) or _has_initial_value(program.tensors[base]): continue
         later = 'no instruction writes it'
-        if base in first:
+        if first[base] < len(program.instructions):
             line = program.instructions[first[base]].line
             later = f'the first that writes it is instruction {first[base]}, line {line}'
         raise instruction_error(k, instruction,
@@ -123,9 +132,20 @@ def _is_known_inside(program, instruction, loops):
     moving = facts_of(instruction).moves_with
     return not moving or moving <= {l.name for l in loops}
 
+FEW = 64                        # instructions, at each of which to look takes no longer than to ask numpy of all
+
+def _to_look_at(program):
+    "Numbers of the instructions with a mask, with an operand that is not plainly inside, or a result that is none."
+    o, every = program.operands, program.instructions
+    if len(every) < FEW: return range(len(every))
+    doubts = np.bincount(o.instr[~_are_plainly_inside(program)], minlength=len(every))
+    no_tensor = np.array([len(i.outs) for i in every]) - np.bincount(o.instr[o.writes], minlength=len(every))
+    return np.flatnonzero(doubts + no_tensor + [len(i.mask) for i in every]).tolist()
+
 def _assert_operands(program):
     "Refuse operands and masks that are not valid where they stand."
-    for k, (loops, instruction) in enumerate(program.walk()):
+    for k in _to_look_at(program):
+        loops, instruction = program.walked[k]
         if any(not isinstance(a, Access) for a in instruction.outs.values()):
             raise instruction_error(k, instruction, 'it writes to what is no tensor')
         if _is_known_inside(program, instruction, loops): continue
@@ -136,13 +156,19 @@ def _assert_operands(program):
         elif asked and instruction.op in INSTRUCTIONS:
             instruction.__dict__['_inside'] = Circumstances(program, instruction)
 
+def _assert_reads(program):
+    "Refuse a program that reads a tile before the first write to it."
+    o, base, first = program.operands, np.array(program.base, np.int64), _first_writers(program)
+    begun = np.array([_has_initial_value(t) for t in program.tensors], bool)
+    early = ~o.writes & (first[base[o.tensor]] >= o.instr) & ~(begun | begun[base])[o.tensor]
+    for k in dict.fromkeys(o.instr[early].tolist()): _assert_written(program, k, program.instructions[k], first)
+
 def assert_schedulable(program: Program) -> Program:
     "The program; `KernelError` with the instruction for one that cannot be scheduled. A program is checked once."
     if '_schedulable' in program.__dict__: return program
     _assert_bodies(program.body)
     _assert_operands(program)
-    first = _first_writers(program)
-    for k, instruction in enumerate(program.instructions): _assert_written(program, k, instruction, first)
+    _assert_reads(program)
     _assert_row_count(program)
     program.__dict__['_schedulable'] = True
     return program
