@@ -48,8 +48,7 @@ def line_of(frame) -> int:
 
 def kernel_line() -> int:
     "The line of the user's kernel that is being executed."
-    frame = kernel_frame(3)
-    return lines_of(frame.f_code)[frame.f_lasti // 2]
+    return line_of(kernel_frame(3))
 
 # %% ../../../nbs/2_nki/3_record/00_builder.ipynb #8f16ef22
 def is_field_test(frame):

@@ -74,9 +74,9 @@ def _places_of(code):
     named = assignments(tree) if tree else {}
     return [(place[0], named.get(place, '')) for place in code.co_positions()]
 
-def assigned_name(frame):
-    "The variable that the expression at `frame`'s current instruction is assigned to, or ''."
-    return _places_of(frame.f_code)[frame.f_lasti // 2][1]
+def assignment_at(frame) -> tuple[int, str]:
+    "(line, the variable that the expression is assigned to, or '') at a frame's current instruction."
+    return _places_of(frame.f_code)[frame.f_lasti // 2]
 
 # %% ../../../nbs/2_nki/3_record/04_recorder.ipynb #176b5634
 _NUMBERED = re.compile(r'\b([A-Za-z_]\w*?)_(\d+)\b')
@@ -145,7 +145,7 @@ class Recorder:
     def tensor(self, shape, dtype, buffer='sbuf', **kw) -> Tile:
         "Declare a tensor here, and return a `Tile` of all of it."
         shape, frame = _checked_shape(shape), kernel_frame()
-        line, assigned = _places_of(frame.f_code)[frame.f_lasti // 2]
+        line, assigned = assignment_at(frame)
         given = {k: v for k, v in kw.items() if v is not None and v != ''} if kw else kw
         if 'name' not in given: name = self.fresh(assigned[:MAX_NAME // 2])
         else: name = _checked_name(given.pop('name')); self.names.setdefault(name, 1)
