@@ -20,17 +20,17 @@ SAMPLED_ELEMENTS, MIN_SAMPLED_SHARE = 4096, 0.97  # a candidate that explains le
 
 def as_matrix(x): return x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
 
+ELEMENTS_AT_ONCE = 1 << 17    # looked at together: they stay in the processor's cache
+
 def _every(mask, step):
     "(rows, columns) of every `step`-th True of a matrix, in order: `np.nonzero` would keep all of them."
-    counts = mask.sum(1)
-    ends = counts.cumsum()
-    ranks = np.arange(0, ends[-1], step)
-    rows, firsts = np.unique(np.searchsorted(ends, ranks, 'right'), return_index=True)
-    inside = np.split(ranks, firsts[1:])
-    columns = [np.flatnonzero(mask[r])[at - (ends[r] - counts[r])] for r, at in zip(rows, inside)]
-    return np.repeat(rows, [*map(len, inside)]), np.concatenate(columns)
-
-ELEMENTS_AT_ONCE = 1 << 17    # compared at once: they stay in the processor's cache
+    width, found, seen = mask.shape[1], [], 0
+    rows = max(1, ELEMENTS_AT_ONCE // max(1, width))
+    for start in range(0, len(mask), rows):
+        there = np.flatnonzero(mask[start:start + rows])
+        found.append(there[-seen % step::step] + start * width)
+        seen += len(there)
+    return np.divmod(np.concatenate(found), width)
 
 @dataclass(eq=False)
 class WrongOutput:

@@ -15,8 +15,8 @@ from ...core.errors import KernelError, UsageError, in_time
 from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import FAMILIES, choose_draws, draws_by_name
-from .stability import (HOPELESS_TOLERANCES, NudgedReference, quick_soundness,
-    reason_against, soundness, tolerance_on, within_noise)
+from .stability import (HARMLESS_TOLERANCES, HOPELESS_TOLERANCES, NudgedReference,
+    quick_soundness, reason_against, soundness, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -82,6 +82,19 @@ def _cell(n, max_cells):
     return 1 << max(0, -(-n // max_cells) - 1).bit_length()
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #23a33995
+TENS = np.array([float(f'1e{k}') for k in range(16)])
+
+def _three_digits(x):
+    "A matrix as lists of numbers with three significant digits, None for what is no number."
+    simple = (x > 1e-12) & (x < 1e15)                          # others than zero are few: each is written and read
+    known = np.where(simple, x, 1.0).astype(np.float64)
+    shift = 2 - np.floor(np.log10(known)).astype(int)
+    down, up = TENS[np.maximum(-shift, 0)], TENS[np.maximum(shift, 0)]
+    rounded = np.where(simple, np.rint(known / down * up) / up * down, 0.0).tolist()
+    for r, c in np.argwhere(~simple & (x != 0)).tolist():
+        rounded[r][c] = None if np.isnan(x[r, c]) else float(f'{x[r, c]:.3g}')
+    return rounded
+
 def tile_map(ratio: np.ndarray, max_cells: int = 256) -> dict:
     """The error ratios of an output, flattened to two dimensions, on a grid of at most `max_cells` × `max_cells` cells:
     `shape` of the matrix, `tile` and `cell` sizes, index `first_bad`, and `error`, a list of rows."""
@@ -95,7 +108,7 @@ def tile_map(ratio: np.ndarray, max_cells: int = 256) -> dict:
     return {
         'shape': (rows, cols), 'tile': MAP_TILE, 'cell': (r, c),
         'first_bad': None if good.all() else _at(good.argmin(), flat.shape),
-        'error': [[None if v != v else float(f'{v:.3g}') for v in row] for row in grid.tolist()]}
+        'error': _three_digits(grid)}
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #8acd84bf
 WORST_ELEMENTS_LISTED, BLOCK_ELEMENTS = 10, 4096
@@ -261,7 +274,7 @@ def _unfair(task, workload, plain, changed, draw, trial):
     the reference's outputs for them."""
     tight, nudged = draw.change.tight, NudgedReference(task, changed)
     found = soundness(task, workload, changed, tight, trial and trial.want, plain[0], nudged)
-    is_close = not found.reason and found.single <= 1          # else no roundings bring float32 and float64 together
+    is_close = not found.reason and found.single <= HARMLESS_TOLERANCES       # else float32 alone is a reason
     ratios = trial.all_ratios() if trial else []
     is_quick = is_close and trial and not has_choices(trial.want) and not are_rare(ratios)     # few may have jumped
     if is_quick and quick_soundness(task, workload, changed, tight, trial.want, nudged): return ''
@@ -339,7 +352,7 @@ def _until_wrong(trials):
 
 # of the first draw's time, what a later one takes, whose program is planned by then; what an examination may take
 # beside the time of the draws that are left out, and at least
-LATER_SHARE, WRONG_SHARE, MIN_SECONDS = 0.7, 0.05, 0.08
+LATER_SHARE, WRONG_SHARE, MIN_SECONDS = 0.6, 0.05, 0.05
 
 def verify(program: Program, task: Task, workload: Workload | str | None = None,
            seeds: int | Sequence[int] = 3,
