@@ -91,7 +91,7 @@ def table(asked):
         gain = r['first'] / r['after']
         print(f'{r["name"]:60} {r["first"]:10,.1f} → {r["after"]:10,.1f} µs {gain:5.2f}× {why}', flush=True)
     timed = [r for r in rows if 'refused' not in r]
-    gains = [r['first'] / r['after'] for r in timed]
+    gains = [g for r in timed if (g := r['first'] / r['after']) == g]          # no number where it has no latency
     if not timed: return
     alone = sum(r['says'][:1] != [] and r['says'][0].startswith('Left alone') for r in timed)
     kinds = dict(Counter(r['dialect'] for r in timed))

@@ -1,6 +1,7 @@
 """A stranger's kernel: optimised, left alone with a reason, or refused in a line; never wrong, whatever it is."""
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -69,7 +70,6 @@ def test_a_kernel_of_either_dialect_is_faster_and_right(source):
 
 
 ALONE = {
-    'addresses': (HEAD + OUT + TILE.replace('buffer=nl.sbuf', 'buffer=nl.sbuf, address=(0, 0)') + IN + BACK, 'addresses'),
     'long': (HEAD + OUT + TILE + IN + f'    for i in nl.static_range({MAX_INSTRUCTIONS + 1}):\n'
              '        nisa.tensor_scalar(dst=t, data=t, op0=nl.add, operand0=1.0)\n' + BACK, 'instructions'),
     'one pass': (HEAD + OUT + TILE + IN + BACK, 'of the time')}
@@ -100,6 +100,51 @@ def test_what_is_wrong_is_refused_in_a_line(name):
     source, reason = REFUSED[name]
     with pytest.raises(KernelError) as e: best(source, ONE_TILE, limits=Limits(seconds=5))
     assert re.search(reason, str(e.value)) and '\n' not in str(e.value), str(e.value)
+
+
+def test_addresses_are_left_to_the_compiler():
+    placed = TWICE.replace('buffer=nl.sbuf', 'buffer=nl.sbuf, address=(0, 0)')
+    done = best(HEAD + placed)
+    assert placed != TWICE and done.moves and done.latency_us < done.first_us / 1.2
+    assert 'address' not in done.source and 'addresses' in done.reasons[0]
+    programs = [trace_source(s, None, SPECS, 'trn2') for s in (HEAD + placed, done.source)]
+    arrays = drawn_inputs(programs[0], 5)
+    np.testing.assert_allclose(*(execute(p, *arrays)[0] for p in programs), rtol=1e-6)
+
+
+def test_a_grid_of_the_earlier_dialect_is_loops():
+    from kernel_lab.nki.lang.trace import installed, load_source, trace
+    source = LEGACY.replace('for i in nl.affine_range(4):', 'for i in (nl.program_id(0),):')
+    with installed(): program = trace(load_source(source)[(4,)], *SPECS, chip='trn2')
+    done = without_task.optimised_program(program, 5)
+    assert [l.kind for l in program.loops.values()] == ['parallel'] and done.moves
+    assert 'without a grid' in done.reasons[0] and 'program_id' not in done.source
+    again, (x,) = trace_source(done.source, None, SPECS, 'trn2'), drawn_inputs(program, 5)
+    np.testing.assert_allclose(execute(program, x)[0], execute(again, x)[0], rtol=1e-6)
+
+
+def test_what_is_faster_in_the_current_dialect_alone_is_handed_over(monkeypatch):
+    "As if the earlier compiler had made it slow, and no move were legal."
+    real = without_task.schedule
+    def twice(program, chip):
+        return SimpleNamespace(latency_us=float(real(program, chip).latency_us) * (1 if program.dialect == 'nki' else 2))
+    monkeypatch.setattr(without_task, 'schedule', twice)
+    done = best(LEGACY, families=())
+    assert done.moves == () and done.source and done.latency_us < done.first_us and '.ap(' not in done.source
+    again = trace_source(done.source, None, SPECS, 'trn2')
+    assert float(real(again, 'trn2').latency_us) == pytest.approx(done.latency_us)
+
+
+def test_a_path_whose_kernel_cannot_be_executed_is_left_out(monkeypatch):
+    "As of a program that reads what nothing has written: the search goes by the clock, and does not execute."
+    real = without_task.execute
+    def of(program, *arrays):
+        if not any(t.name == 'half' for t in program.tensors): raise KernelError('it reads what nobody wrote', kind='uninitialised')
+        return real(program, *arrays)
+    monkeypatch.setattr(without_task, 'execute', of)
+    done = best(LEGACY)
+    assert 'cannot be executed: it reads what nobody wrote' in ' '.join(done.reasons)
+    assert done.source is None or 'half' in done.source
 
 
 @pytest.mark.parametrize('kind', ['core', 'parallel', 'dynamic', 'while'])

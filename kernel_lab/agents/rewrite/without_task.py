@@ -5,7 +5,7 @@ numbers, written as source."""
 
 # %% ../../../nbs/6_agents/2_rewrite/06_without_task.ipynb #964694b4
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import ml_dtypes
 import numpy as np
 from ...core.errors import KernelError, within
@@ -41,9 +41,9 @@ def why_left_alone(program: Program) -> str | None:
     if len(program.instructions) > MAX_INSTRUCTIONS:
         return f'it has {len(program.instructions):,} instructions without loops, more than {MAX_INSTRUCTIONS:,}'
     for loop in program.loops.values():
+        if loop.kind == 'parallel' and program.dialect != 'nki': continue          # programs one after another
         if loop.kind in _UNFIT_LOOPS and loop.trips != 1 or loop.bound: return _UNFIT_LOOPS[loop.kind]
     if any(o.op in COLLECTIVES for o in program.instructions): return 'it talks to other devices'
-    if any(t.places for t in program.tensors): return 'it gives tiles addresses of its own'
     return None
 
 # %% ../../../nbs/6_agents/2_rewrite/06_without_task.ipynb #69bb4a9a
@@ -185,7 +185,10 @@ class OwnNumbers:
             at = None
             for stop, sums in stops:
                 if stop == at: continue
-                now, at = self._outputs(without_unused_tensors(programs[stop]), arrays), stop
+                try: now, at = self._outputs(without_unused_tensors(programs[stop]), arrays), stop
+                except KernelError as e:
+                    if e.kind == 'timeout': raise
+                    return f'it cannot be executed: {e.message}'
                 if says := self._says(draw, last, now, sums, unit): return says
                 last = now
         return ''
@@ -228,6 +231,11 @@ def written_again(program: Program, notes: str, limits: Limits = Limits()) -> st
                       limit=str(found[0])[:200], value=str(found[1])[:200])
 
 # %% ../../../nbs/6_agents/2_rewrite/06_without_task.ipynb #7c73a888
+def without_places(program: Program) -> Program:
+    "The program whose tiles get their addresses from the compiler: what a tile holds does not depend on where it lies."
+    if not any(t.places for t in program.tensors): return program
+    return replace(program, tensors=tuple(replace(t, places=()) for t in program.tensors))
+
 @dataclass(frozen=True, eq=False)
 class OptimisedKernel:
     """What became of a kernel: its simulated latency in µs; what the search found; the moves that stand; the source,
@@ -240,8 +248,9 @@ class OptimisedKernel:
 
     @property
     def latency_us(self) -> float:
-        "Simulated latency of the written kernel in µs."
-        return self.moves[-1].us if self.moves else self.first_us
+        "Simulated latency in µs of the written kernel, which has no move where the current dialect alone is faster."
+        if self.moves: return self.moves[-1].us
+        return self.found.first_us if self.source else self.first_us
 
 def traced(kernel: Kernel, specs: Sequence[ArraySpec], chip: str, limits: Limits = Limits()) -> Program:
     "The program of a kernel, from the sandbox, that breaks no limit. `KernelError` where there is none."
@@ -256,17 +265,19 @@ def _no_source(e):
     return f'a faster kernel is handed over as source, and {e.message}{where}. {hint}'
 
 def _standing(found, first_us, lifted_us, numbers, limits):
-    "(moves, source, sentences) of the longest part of the path that computes the same and can be written."
+    """(moves, source, sentences) of the longest part of the path that computes the same and can be written; without
+    moves where the kernel is faster in the current dialect."""
     programs, says = replayed(found.first, found.steps), []
-    for n in range(len(found.steps), 0, -1):
+    for n in range(len(found.steps), -1, -1):
         moves, program = found.steps[:n], without_unused_tensors(programs[n])
-        if moves[-1].us >= first_us: break
+        if (moves[-1].us if moves else found.first_us) >= first_us: break
+        last = moves[-1] if moves else 'The kernel in the current dialect'
         if different := numbers.against(programs[:n + 1], moves):
-            says.append(f'{moves[-1]} is left out: {different}.')
+            says.append(f'{last} is left out: {different}.')
             continue
         try: source = written_again(program, story(first_us, moves, program.chip, lifted_us), limits)
         except KernelError as e:
-            says.append(f'{moves[-1]} is left out: {_no_source(e)}')
+            says.append(f'{last} is left out: {_no_source(e)}')
             continue
         return moves, source, says + [error_line(numbers, program)] * bool(asked_for(moves))
     return (), None, says
@@ -293,15 +304,19 @@ def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, me
         return OptimisedKernel(_latency_us(program), None, (), None, (f'Left alone: {why}.',))
     first_us, numbers = float(schedule(program, chip).latency_us), OwnNumbers(program, seed, limits)
     try:
-        start = program if program.dialect == 'nki' else assert_ok(lift(program))
+        placed, free = any(t.places for t in program.tensors), without_places(program)
+        start = free if program.dialect == 'nki' else assert_ok(lift(free))
         written_again(start, '', limits)
     except KernelError as e:
         return OptimisedKernel(first_us, None, (), None, (f'Left alone: {_no_source(e)}',))
     if say: say(f'{time_text(first_us)} simulated on {chip}; searching for at most {seconds:.0f} s of CPU time')
     found = search(start, method, seconds, seed=seed, families=families)
-    lifted_us = None if start is program else found.first_us
+    lifted_us = None if start is free else found.first_us
     moves, source, says = _standing(found, first_us, lifted_us, numbers, limits)
     if lifted_us: says.insert(0, f'In the current dialect it takes {time_text(lifted_us)} before any move.')
+    if placed: says.insert(0, 'The addresses of its tiles are left to the compiler.')
+    if any(l.kind == 'parallel' for l in program.loops.values()):
+        says.insert(0, 'Its grid of programs has become loops: call it without a grid.')
     if not moves: says += _why_nothing(found, first_us)
     return OptimisedKernel(first_us, found, moves, source, tuple(says))
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..executor.reroll_loops import reroll
 from ..executor.simplify import OpenProgram, contract_tensors, peel_masked_iterations, resolve_masks
 from ..chip.chips import get_chip
-from ..chip.dtypes import itemsize
+from ..chip.dtypes import is_float, itemsize
 from ...core.errors import KernelError
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
@@ -20,6 +20,7 @@ from ..ir.program import Program
 from ..ir.regions import (
     Region, access_of, covers_tile, iterations_disjoint, region_of, row_major_steps)
 from ..ir.spilling import sbuf_room, spilled
+from ..transform.aligned_nests import apart_in_banks
 from ..transform.cleanup import without_single_loops
 from ..transform.definitions import IllegalTransformation
 from ..transform.loops import load_where_read
@@ -341,8 +342,7 @@ def _own_outputs(program):
         if owner is None or others or tensors[owner].role != 'scratch' or tensors[owner].dtype != t.dtype: continue
         tensors[owner] = replace(tensors[owner], shape=t.shape, role='output')
         new[k] = owner
-    return replace(program, tensors=tuple(tensors),
-                   output_ids=tuple(new.get(k, k) for k in program.output_ids))
+    return replace(program, tensors=tuple(tensors), output_ids=tuple(new.get(k, k) for k in program.output_ids))
 
 def _renumbered(program):
     "The program without tensors that nothing uses."
@@ -357,18 +357,44 @@ def _renumbered(program):
     body = {id(o): (replace(o, outs=each(o.outs), ins=each(o.ins)),) for o in program.instructions}
     tensors = tuple(replace(program.tensors[k], alias=new.get(program.tensors[k].alias)) for k in new)
     constants = {new[k]: v for k, v in program.constants.items() if k in new}
-    return replace(program, body=tuple(_rewritten(program.body, body, {})),
-                   tensors=tensors, constants=constants,
+    return replace(program, body=tuple(_rewritten(program.body, body, {})), tensors=tensors, constants=constants,
                    output_ids=tuple(new[k] for k in program.output_ids))
+
+# %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #46e84e0d
+def _in_banks(program):
+    "The program with tiles of PSUM of a bank at most, where the shape of a larger one says what its parts are."
+    try: return apart_in_banks(program)
+    except IllegalTransformation: return program
+
+_TRANSPOSED = {'nc_transpose': 'data', 'dma_transpose': 'src'}       # the operand of each transpose
+
+def _casts(program, o):
+    "Whether a transpose gives another dtype, but for float32 sums on Tensor."
+    if o.op not in _TRANSPOSED: return False
+    kind, asked = (program.tensors[a.tensor].dtype for a in (o.ins[_TRANSPOSED[o.op]], o.outs['dst']))
+    return kind != asked and not (o.engine == 'Tensor' and asked == 'float32' and is_float(kind))
+
+def _with_plain_transposes(program):
+    "The program with a transpose and a copy in place of each transpose that casts."
+    new, tensors = {}, list(program.tensors)
+    for loops, o in program.walk():
+        if not _casts(program, o): continue
+        dst, data = o.outs['dst'], tensors[o.ins[_TRANSPOSED[o.op]].tensor]
+        sizes, scope = tuple(n for _, n in dst.ap), tuple(l.name for l in loops)
+        near = Access(len(tensors), Affine(), tuple(zip(row_major_steps(sizes), sizes)), 0)
+        tensors.append(Tensor(f'{data.name}_turned', sizes, data.dtype, tensors[dst.tensor].buffer, scope=scope,
+                              line=o.line))
+        new[id(o)] = (replace(o, outs={'dst': near}),
+                      Instruction('tensor_copy', {'dst': dst}, {'src': near}, line=o.line))
+    return replace(program, tensors=tuple(tensors), body=tuple(_rewritten(program.body, new, {})))
 
 # %% ../../../nbs/2_nki/9_writing/03_lift.ipynb #affe9bc2
 def _with_affine_grid(body):
     "Loops of a launch grid as loops: programs of the earlier dialect's grid do not depend on each other."
     for item in body:
         if not isinstance(item, Loop): yield item; continue
-        yield replace(item, body=tuple(_with_affine_grid(item.body)),
-                      kind='affine' if item.kind == 'parallel' else
-                      item.kind)
+        kind = 'affine' if item.kind == 'parallel' else item.kind
+        yield replace(item, body=tuple(_with_affine_grid(item.body)), kind=kind)
 
 def _contracted(program):
     "The program with on-chip tiles in the loops whose iterations use others of their elements."
@@ -414,5 +440,5 @@ def lift(program: Program) -> Program:
         without_single_loops(peel_masked_iterations(program)))).closed())
     if len(program.instructions) > MANY_INSTRUCTIONS: program = reroll(program)
     program = _fitting(_without_zeros(_tiles_of_iterations(_own_outputs(program))), get_chip(program.chip))
-    program = reroll(_partitions_first(program))
+    program = _with_plain_transposes(_in_banks(reroll(_partitions_first(program))))
     return _renumbered(replace(program, body=tuple(_with_affine_grid(program.body)), dialect='nki', untouched=False))

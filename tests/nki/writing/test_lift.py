@@ -133,6 +133,41 @@ def kernel(x):
     assert execute(program, x)[0].tobytes() == execute(again, x)[0].tobytes()
 
 
+def lifted_alike(body):
+    "(the program of a kernel of the earlier dialect, the same lifted, its source), which compute the same bits."
+    program = trace_source(HEAD.replace('SHAPE', '(512, 512)').replace('BODY', body), None, [ArraySpec((512, 512))], 'trn2')
+    source = to_source(program)
+    again, x = trace_again(source, program), draw('random')
+    assert execute(program, x)[0].tobytes() == execute(again, x)[0].tobytes() and not check(again, 'trn2')
+    return program, again, source
+
+
+@pytest.mark.parametrize('turn', ['nisa.nc_transpose(data)', 'nl.transpose(data)'])
+def test_a_transpose_that_casts_is_one_and_a_copy(turn):
+    program, again, source = lifted_alike(f"""
+    for i in nl.affine_range(4):
+        for j in nl.affine_range(4):
+            data = nl.load(x[i * 128:(i + 1) * 128, j * 128:(j + 1) * 128])
+            turned = nl.ndarray((128, 128), nl.bfloat16, buffer=nl.psum)
+            turned[...] = {turn}
+            nl.store(out[j * 128:(j + 1) * 128, i * 128:(i + 1) * 128], nl.copy(turned, dtype=nl.float32))""")
+    casts = lambda p: [o for o in p.instructions if o.op == 'nc_transpose' and p.tensors[o.outs['dst'].tensor].dtype !=
+                       p.tensors[o.ins['data'].tensor].dtype]
+    assert casts(program) and not casts(again) and 'tensor_copy' in source
+
+
+def test_a_psum_tile_of_several_banks_is_a_tile_for_each():
+    program, again, _ = lifted_alike("""
+    for i in nl.affine_range(4):
+        sums = nl.zeros((128, 2, 512), nl.float32, buffer=nl.psum)
+        rows = nl.load(x[i * 128:(i + 1) * 128, :])
+        for k in nl.affine_range(2):
+            sums[:, k, :] += nisa.nc_matmul(nl.load(x[k * 128:(k + 1) * 128, 0:128]), rows)
+        nl.store(out[i * 128:(i + 1) * 128, :], nl.add(sums[:, 0, :], sums[:, 1, :]))""")
+    size = lambda p: max(t.tile_bytes for t in p.tensors if t.buffer == 'psum')
+    assert size(program) == 4096 and size(again) == 2048
+
+
 def test_what_python_unrolled_is_rolled_up_first():
     "1,024 turns of Python's own loop: passes over 5,120 instructions take many seconds."
     source = HEAD.replace('SHAPE', '(128, 16384)').replace('BODY', """
