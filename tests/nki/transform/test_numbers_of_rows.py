@@ -110,3 +110,19 @@ def test_whole_numbers_are_refused():
     with pytest.raises(IllegalTransformation, match='computes with whole numbers'):
         spread_numbers(program, next(iter(program.loops.values())))
     assert not [*widening_moves(program)]
+
+
+def test_a_loop_whose_result_nothing_reads_is_no_error():
+    @jit
+    def kernel(x):
+        out = nl.ndarray((128, 256), nl.float32, buffer=nl.shared_hbm)
+        t, unread = (nl.ndarray((128, 256), nl.float32, buffer=nl.sbuf) for _ in range(2))
+        nisa.dma_copy(dst=t, src=x)
+        for i in nl.affine_range(4):
+            nisa.tensor_scalar(dst=unread[:, nl.ds(64 * i, 64)], data=t[:, nl.ds(64 * i, 64)], op0=nl.multiply,
+                               operand0=t[:, nl.ds(i, 1)])
+        nisa.dma_copy(dst=out, src=t)
+        return out
+    program = trace(kernel, np.zeros((128, 256), np.float32), chip='trn2')
+    assert list(widening_moves(program)) == []
+    with pytest.raises(IllegalTransformation, match='nothing reads'): spread_numbers(program, program.loops['i0'])

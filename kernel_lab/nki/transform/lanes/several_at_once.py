@@ -138,7 +138,9 @@ def spread_numbers(program: Program, loop: Loop) -> Program:
     `IllegalTransformation` names what forbids it."""
     uses, tensors = DefUse(program), list(program.tensors)
     replaced = {id(o): _Spread(uses, o, names, tensors).instructions() for o, names in _numbers_of_rows(program, loop)}
-    return with_instructions(program, replaced, tensors)
+    program = with_instructions(program, replaced, tensors)
+    if loop.name not in program.loops: raise IllegalTransformation(f'nothing reads what loop {loop.name} computes')
+    return program
 
 # %% ../../../../nbs/2_nki/9_transform/2_lanes/01_several_at_once.ipynb #9d81e594
 def widen_loop(program: Program, name: str, several: int) -> Program:
