@@ -17,7 +17,7 @@ from ..ir.program import Program
 from ..ir.regions import Region, access_of, region_of, row_major_steps
 from .cleanup import clean, fresh_loop_name
 from .definitions import (ELEMENTWISE, STATIC_LOOPS, DefUse, IllegalTransformation,
-    is_plain_copy)
+    is_plain_copy, loop_named)
 from .loops import load_where_read, wide_loads
 from .on_chip import accesses_in, hold_on_chip, shared_prefix, step_of
 from .phases import (bring_out, distribute, has_order, hoist_invariants, interchange,
@@ -113,7 +113,7 @@ def tile_moves(program: Program) -> Iterator[tuple[str, Program]]:
 def unroll(program: Program, name: str) -> Program:
     """The program with the iterations of a loop one after the other. `IllegalTransformation` for a loop that holds
     others, or whose iterations are not known."""
-    loop = program.loops[name]
+    loop = loop_named(program, name)
     if loop.kind not in STATIC_LOOPS or any(isinstance(x, Loop) for x in loop.body):
         raise IllegalTransformation(f'loop {name} holds loops, or its iterations are not known')
     tensors, nodes = list(program.tensors), []
@@ -176,7 +176,7 @@ def _moved_inward(program, name):
     "The program with loop `name` inside of all loops around the load into the marked tile, that load before it."
     holds = lambda x: any(program.tensors[a.tensor].name == _MARK for _, o in walk_body((x,)) for a in o.outs.values())
     while True:
-        loop = program.loops[name]
+        loop = loop_named(program, name)
         n = next((n for n, x in enumerate(loop.body) if holds(x)), None)
         if n is None: raise IllegalTransformation(f'the load is not in loop {name} any more')
         inner = loop.body[n]
@@ -184,13 +184,13 @@ def _moved_inward(program, name):
         if n < len(loop.body) - 1: program = distribute(program, loop, n + 1, ('sbuf', 'psum'))
         if n:
             new = fresh_loop_name(program, name)
-            program, name = distribute(program, program.loops[name], n, ('sbuf', 'psum')), new
-        program = interchange(program, program.loops[name], program.loops[inner.name])
+            program, name = distribute(program, loop_named(program, name), n, ('sbuf', 'psum')), new
+        program = interchange(program, loop_named(program, name), loop_named(program, inner.name))
 
 def serve_several(program: Program, load: Instruction, name: str, several: int) -> Program:
     """The program with a load that loop `name` repeats issued once for `several` of its iterations.
     `IllegalTransformation` where the loop moves the load, or cannot be moved inward."""
-    loop, k, tensors = program.loops[name], load.outs['dst'].tensor, list(program.tensors)
+    loop, k, tensors = loop_named(program, name), load.outs['dst'].tensor, list(program.tensors)
     if dict(load.ins['src'].offset.terms).get(name): raise IllegalTransformation(f'loop {name} moves the load')
     held, tensors[k] = tensors[k].name, replace(tensors[k], name=_MARK)
     program, new = replace(program, tensors=tuple(tensors)), fresh_loop_name(program, name)

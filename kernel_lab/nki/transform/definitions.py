@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import math
 from ...core.errors import LabError
 from ..ir.affine import Affine
-from ..ir.nodes import Access, Instruction, replace, tensors_of, walk_body
+from ..ir.nodes import Access, Instruction, Loop, replace, tensors_of, walk_body
 from ..ir.program import Program
 from ..ir.regions import common_digits, filled_boxes, region_of, row_major_steps, uncovered_parts
 
@@ -197,6 +197,12 @@ def only_store(uses: DefUse, k: int) -> Instruction:
 
 # %% ../../../nbs/2_nki/9_transform/00_definitions.ipynb #7ef3d877
 STATIC_LOOPS = ('affine', 'sequential', 'parallel')
+
+def loop_named(program: Program, name: str) -> Loop:
+    """The loop of a program. `IllegalTransformation` where it is gone: what was done before may have left it nothing
+    that anybody reads."""
+    if name in program.loops: return program.loops[name]
+    raise IllegalTransformation(f'nothing reads what loop {name} computes')
 
 def require_static(loops: tuple) -> None:
     "`IllegalTransformation` for a loop whose trip count is in memory, or that stands for a core."

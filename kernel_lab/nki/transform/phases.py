@@ -13,7 +13,7 @@ from ..ir.nodes import (Access, Instruction, Loop, accesses, facts_of, walk_body
 from ..ir.program import Program
 from ..ir.regions import iterations_disjoint, region_of
 from .cleanup import clean, fresh_loop_name, in_wider_tile, with_replaced
-from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation
+from .definitions import STATIC_LOOPS, DefUse, IllegalTransformation, loop_named
 from .engines import waits_us
 from ..timing.timeline import cached_schedule
 
@@ -71,7 +71,7 @@ def require_loop(program: Program, loop: Loop) -> None:
 def strip_mine(program: Program, name: str, inner: int) -> Program:
     """The program with a loop as two, one in the other, the inner one of `inner` iterations. `IllegalTransformation`
     where that is no proper divisor of its trips, or where the trips are not known."""
-    loop, new = program.loops[name], fresh_loop_name(program, name)
+    loop, new = loop_named(program, name), fresh_loop_name(program, name)
     if program.dialect != 'nki' or loop.kind not in STATIC_LOOPS or not 1 < inner < loop.trips or loop.trips % inner:
         raise IllegalTransformation(f'{loop.trips} iterations of loop {name} are no whole number of {inner}')
     def affine(x):
@@ -267,10 +267,10 @@ def bring_out(program: Program, loop: Loop, n: int) -> Program:
     if n < len(loop.body) - 1: program = distribute(program, loop, n + 1)
     if n:
         new = fresh_loop_name(program, name)
-        program, name = distribute(program, program.loops[name], n), new
-    program = interchange(program, program.loops[name], program.loops[inner.name])
+        program, name = distribute(program, loop_named(program, name), n), new
+    program = interchange(program, loop_named(program, name), loop_named(program, inner.name))
     if name not in program.loops: return program                          # nobody needed what it made
-    try: return hoist_invariants(program, program.loops[name])
+    try: return hoist_invariants(program, loop_named(program, name))
     except IllegalTransformation: return program
 
 # %% ../../../nbs/2_nki/9_transform/08_phases.ipynb #cf0c45a4
@@ -303,10 +303,10 @@ def _kinds_of_loops(program):
 def _on_part(inner, transform):
     "A transformation of a loop, or of `inner` of its iterations at a time."
     def run(program, name):
-        if not inner: return transform(program, program.loops[name])
+        if not inner: return transform(program, loop_named(program, name))
         new = fresh_loop_name(program, name)
         program = strip_mine(program, name, inner)
-        return transform(program, program.loops[new])
+        return transform(program, loop_named(program, new))
     return run
 
 def several_of(loop: Loop) -> list[int]:
@@ -336,7 +336,7 @@ def _loads_ahead(program, first):
 def cut_before(program: Program, name: str, n: int) -> Program:
     """The program with a loop taken apart before item `n`; loads that only the second part needs are its own. Raises as
     `distribute` does."""
-    loop = program.loops[name]
+    loop = loop_named(program, name)
     first = loop.body[:n]
     later = _loads_ahead(program, first)
     kept = tuple(x for x in first if not any(x is y for y in later))
@@ -345,7 +345,7 @@ def cut_before(program: Program, name: str, n: int) -> Program:
                                 program.tensors)
         n = len(kept)
     if name not in program.loops: raise IllegalTransformation(f'nothing that loop {name} makes is needed')
-    return distribute(program, program.loops[name], n)
+    return distribute(program, loop_named(program, name), n)
 
 LEAST_WAIT, MAX_CUTS = 0.02, 6      # share of the latency that an item waits for others; cuts, the longest first
 
@@ -381,7 +381,7 @@ def exchange_moves(program: Program, wanted: str | None = None) -> Iterator[tupl
 def invariant_moves(program: Program) -> Iterator[tuple[str, Program]]:
     "Yield (change, program) for what is done once instead of in every iteration of a loop."
     for loop in _kinds_of_loops(program):
-        after = _everywhere(program, loop, lambda p, name: hoist_invariants(p, p.loops[name]))
+        after = _everywhere(program, loop, lambda p, name: hoist_invariants(p, loop_named(p, name)))
         if after: yield f'before loop {loop.name}', after
     try: yield 'nests that repeat another', without_repeated_nests(program)
     except IllegalTransformation: return

@@ -9,7 +9,7 @@ from kernel_lab.nki import check, execute
 from kernel_lab.nki.lang import isa as nisa, language as nl
 from kernel_lab.nki.lang.trace import jit, trace
 from kernel_lab.nki.transform.definitions import IllegalTransformation
-from kernel_lab.nki.transform.lanes.several_at_once import spread_numbers, widening_moves
+from kernel_lab.nki.transform.lanes.several_at_once import spread_numbers, widen_loop, widening_moves
 from kernel_lab.nki.writing.same_program import first_difference
 from kernel_lab.nki.writing.writer import trace_again, write_lines
 from kernel_maker import bits_of, nasty
@@ -125,4 +125,5 @@ def test_a_loop_whose_result_nothing_reads_is_no_error():
         return out
     program = trace(kernel, np.zeros((128, 256), np.float32), chip='trn2')
     assert list(widening_moves(program)) == []
-    with pytest.raises(IllegalTransformation, match='nothing reads'): spread_numbers(program, program.loops['i0'])
+    with pytest.raises(IllegalTransformation, match='nothing reads'):
+        widen_loop(spread_numbers(program, program.loops['i0']), 'i0', 4)

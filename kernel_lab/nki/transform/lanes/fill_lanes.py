@@ -9,7 +9,7 @@ from ...ir.nodes import Access, Instruction, Loop, accesses, replace, walk_body,
 from ...ir.program import Program
 from ...ir.regions import iterations_disjoint, region_of
 from ..cleanup import clean, without_single_loops
-from ..definitions import DefUse, IllegalTransformation, is_plain_copy
+from ..definitions import DefUse, IllegalTransformation, is_plain_copy, loop_named
 from ..phases import names_around, require_loop
 from ..row_units import LANEWISE, reach_of
 
@@ -135,7 +135,7 @@ def _common_rows(program, loop):
 def fill_lanes(program: Program, name: str, several: int) -> Program:
     """The program with so many iterations of a loop at once, each on partitions of its own. `IllegalTransformation`
     names what forbids it."""
-    loop = program.loops[name]
+    loop = loop_named(program, name)
     require_loop(program, loop)
     if several < 2 or loop.trips % several:
         raise IllegalTransformation(f'{loop.trips} iterations of loop {name} are no whole number of {several}')

@@ -11,7 +11,7 @@ from ...ir.program import Program
 from ...ir.regions import iterations_disjoint, region_of
 from ..cleanup import fresh_loop_name, with_instructions
 from ..definitions import (STATIC_LOOPS, ELEMENTWISE, DefUse, IllegalTransformation,
-    is_plain_copy, whole_access)
+    is_plain_copy, loop_named, whole_access)
 from ..phases import distribute, replaced_loop, several_of, strip_mine
 
 # %% ../../../../nbs/2_nki/9_transform/2_lanes/01_several_at_once.ipynb #b251d721
@@ -138,24 +138,22 @@ def spread_numbers(program: Program, loop: Loop) -> Program:
     `IllegalTransformation` names what forbids it."""
     uses, tensors = DefUse(program), list(program.tensors)
     replaced = {id(o): _Spread(uses, o, names, tensors).instructions() for o, names in _numbers_of_rows(program, loop)}
-    program = with_instructions(program, replaced, tensors)
-    if loop.name not in program.loops: raise IllegalTransformation(f'nothing reads what loop {loop.name} computes')
-    return program
+    return with_instructions(program, replaced, tensors)
 
 # %% ../../../../nbs/2_nki/9_transform/2_lanes/01_several_at_once.ipynb #9d81e594
 def widen_loop(program: Program, name: str, several: int) -> Program:
     """The program with so many iterations of a loop as one, every instruction over all of them. `IllegalTransformation`
     names what forbids it."""
-    trips, inner = program.loops[name].trips, name
+    trips, inner = loop_named(program, name).trips, name
     if several < trips: inner, program = fresh_loop_name(program, name), strip_mine(program, name, several)
     return _with_flat_rows(_as_axes(program, inner), several)
 
 def _as_axes(program, name):
     "The program with each instruction of a loop over all its iterations."
     while name in program.loops:
-        loop, rest = program.loops[name], fresh_loop_name(program, name)
+        loop, rest = loop_named(program, name), fresh_loop_name(program, name)
         if len(loop.body) > 1: program = distribute(program, loop, 1)
-        if name in program.loops: program = loop_as_axis(program, program.loops[name])
+        if name in program.loops: program = loop_as_axis(program, loop_named(program, name))
         name = rest
     return program
 
@@ -207,9 +205,9 @@ def _goes_last(uses, o, loop):
 def copies_at_once(program: Program, name: str, several: int, stores: bool = False) -> Program:
     """The program with the loads of a loop, or its stores, issued once for so many of its iterations.
     `IllegalTransformation` names what forbids it."""
-    trips, inner = program.loops[name].trips, name
+    trips, inner = loop_named(program, name).trips, name
     if several < trips: inner, program = fresh_loop_name(program, name), strip_mine(program, name, several)
-    uses, loop, goes = DefUse(program), program.loops[inner], _goes_last if stores else _goes_first
+    uses, loop, goes = DefUse(program), loop_named(program, inner), _goes_last if stores else _goes_first
     some = [x for x in loop.body if _is_moved_copy(uses, x, loop, stores) and goes(uses, x, loop)]
     rest = [x for x in loop.body if not any(x is y for y in some)]
     what = 'store that can go last' if stores else 'load that can go first'
@@ -218,7 +216,7 @@ def copies_at_once(program: Program, name: str, several: int, stores: bool = Fal
     program = replaced_loop(program, loop, (replace(loop, body=body),), program.tensors)
     new = fresh_loop_name(program, inner)
     if rest and inner in program.loops:
-        program = distribute(program, program.loops[inner], len(rest) if stores else len(some))
+        program = distribute(program, loop_named(program, inner), len(rest) if stores else len(some))
     return _with_flat_rows(_as_axes(program, new if stores and rest else inner), several)
 
 def at_once_moves(program: Program, wanted: str | None = None) -> Iterator[tuple[str, Program]]:
