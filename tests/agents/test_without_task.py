@@ -10,6 +10,7 @@ import pytest
 from kernel_lab.agents.rewrite import without_task
 from kernel_lab.agents.rewrite.without_task import (MAX_INSTRUCTIONS, OwnNumbers, drawn_inputs, how_different,
     narrowest_unit, optimised, traced)
+from kernel_lab.cli.agents.optimize import move_lines
 from kernel_lab.core.errors import KernelError
 from kernel_lab.evaluate.sandbox.run import Limits
 from kernel_lab.nki import ArraySpec, execute, schedule
@@ -131,6 +132,7 @@ def test_what_is_faster_in_the_current_dialect_alone_is_handed_over(monkeypatch)
     monkeypatch.setattr(without_task, 'schedule', twice)
     done = best(LEGACY, families=())
     assert done.moves == () and done.source and done.latency_us < done.first_us and '.ap(' not in done.source
+    assert 'as fast' in [*move_lines(done, 'trn2')][-1]
     again = trace_source(done.source, None, SPECS, 'trn2')
     assert float(real(again, 'trn2').latency_us) == pytest.approx(done.latency_us)
 

@@ -314,8 +314,8 @@ def optimised_program(program: Program, seconds: float = 60.0, seed: int = 0, me
     lifted_us = None if start is free else found.first_us
     moves, source, says = _standing(found, first_us, lifted_us, numbers, limits)
     if lifted_us: says.insert(0, f'In the current dialect it takes {time_text(lifted_us)} before any move.')
-    if placed: says.insert(0, 'The addresses of its tiles are left to the compiler.')
-    if any(l.kind == 'parallel' for l in program.loops.values()):
+    if source and placed: says.insert(0, 'The addresses of its tiles are left to the compiler.')
+    if source and any(l.kind == 'parallel' for l in program.loops.values()):
         says.insert(0, 'Its grid of programs has become loops: call it without a grid.')
     if not moves: says += _why_nothing(found, first_us)
     return OptimisedKernel(first_us, found, moves, source, tuple(says))

@@ -261,7 +261,7 @@ def move_lines(done: 'OptimisedKernel', chip: str):
     for m, before, why in zip(done.moves, times, first_reasons(done.moves)):
         yield f'{time_text(before):>10} → {time_text(m.us):>10}  {visible_text(str(m))}'
         if why: yield Padding(Text(why, style='dim'), (0, 0, 0, 26))
-    if done.moves:
+    if done.source:
         yield ''
         own = 'nearly its own' if asked_for(done.moves) else 'its own'
         yield (f'{time_text(done.first_us)} → {time_text(done.latency_us)} simulated on {chip}, '
