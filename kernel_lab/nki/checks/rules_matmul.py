@@ -52,6 +52,10 @@ def matmul(s: RuleContext) -> Iterator[Diagnostic]:
                        s.tensor('moving').dtype, 'Cast one of them.')
 
 # %% ../../../nbs/2_nki/5_checks/02_rules_matmul.ipynb #740d1de1
+def transpose_casts(engine: str, kind: str, asked: str) -> bool:
+    "Whether an engine's transpose from a dtype to another one casts; PSUM keeps every product of Tensor in float32."
+    return kind != asked and not (engine == 'Tensor' and asked == 'float32' and is_float(kind))
+
 def transpose(s: RuleContext) -> Iterator[Diagnostic]:
     "On Tensor up to 128×128 into PSUM, on Vector up to 32×32; dtypes equal, or float32 on Tensor."
     if s.o.op != 'nc_transpose': return
@@ -71,8 +75,7 @@ def transpose(s: RuleContext) -> Iterator[Diagnostic]:
         yield s.broken('dst has the wrong shape', 'dst', list(data.shape[::-1]), list(dst.shape),
                        'It is the transposed shape.')
     kind, asked = s.tensor('data').dtype, s.tensor('dst').dtype
-    is_sum = s.o.engine == 'Tensor' and asked == 'float32' and is_float(kind)       # as PSUM keeps every product
-    if s.program.dialect == 'nki' and kind != asked and not is_sum:
+    if s.program.dialect == 'nki' and transpose_casts(s.o.engine, kind, asked):
         yield s.broken('a transpose does not cast', 'dst', kind, asked,
                        'Allocate dst in the dtype of data, and cast it in the copy to SBUF.')
 

@@ -10,8 +10,9 @@ import numpy as np
 from ..executor.reroll_loops import reroll
 from ..executor.simplify import OpenProgram, contract_tensors, peel_masked_iterations, resolve_masks
 from ..chip.chips import get_chip
-from ..chip.dtypes import is_float, itemsize
+from ..chip.dtypes import itemsize
 from ...core.errors import KernelError
+from ..checks.rules_matmul import transpose_casts
 from ..ir.affine import Affine
 from ..ir.instructions import spec_of
 from ..ir.liveness import peak_moment
@@ -22,7 +23,7 @@ from ..ir.regions import (
 from ..ir.spilling import sbuf_room, spilled
 from ..transform.aligned_nests import apart_in_banks
 from ..transform.cleanup import without_single_loops
-from ..transform.definitions import IllegalTransformation
+from ..transform.definitions import IllegalTransformation, whole_access
 from ..transform.loops import load_where_read
 from .view_text import no_source
 
@@ -369,10 +370,10 @@ def _in_banks(program):
 _TRANSPOSED = {'nc_transpose': 'data', 'dma_transpose': 'src'}       # the operand of each transpose
 
 def _casts(program, o):
-    "Whether a transpose gives another dtype, but for float32 sums on Tensor."
+    "Whether an instruction is a transpose that casts."
     if o.op not in _TRANSPOSED: return False
     kind, asked = (program.tensors[a.tensor].dtype for a in (o.ins[_TRANSPOSED[o.op]], o.outs['dst']))
-    return kind != asked and not (o.engine == 'Tensor' and asked == 'float32' and is_float(kind))
+    return transpose_casts(o.engine, kind, asked)
 
 def _with_plain_transposes(program):
     "The program with a transpose and a copy in place of each transpose that casts."
@@ -381,9 +382,8 @@ def _with_plain_transposes(program):
         if not _casts(program, o): continue
         dst, data = o.outs['dst'], tensors[o.ins[_TRANSPOSED[o.op]].tensor]
         sizes, scope = tuple(n for _, n in dst.ap), tuple(l.name for l in loops)
-        near = Access(len(tensors), Affine(), tuple(zip(row_major_steps(sizes), sizes)), 0)
-        tensors.append(Tensor(f'{data.name}_turned', sizes, data.dtype, tensors[dst.tensor].buffer, scope=scope,
-                              line=o.line))
+        near = whole_access(len(tensors), sizes)
+        tensors.append(Tensor(f'{data.name}_t', sizes, data.dtype, tensors[dst.tensor].buffer, scope=scope, line=o.line))
         new[id(o)] = (replace(o, outs={'dst': near}),
                       Instruction('tensor_copy', {'dst': dst}, {'src': near}, line=o.line))
     return replace(program, tensors=tuple(tensors), body=tuple(_rewritten(program.body, new, {})))
