@@ -7,7 +7,7 @@ from collections import namedtuple
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-import gc, math, sys
+import gc, math
 from .affine import Affine
 from ..chip.dtypes import itemsize
 
@@ -266,7 +266,7 @@ def walk_body(body, loops=()):
 
 # %% ../../../nbs/2_nki/2_ir/01_nodes.ipynb #15e445ff
 _MAX_UNSCANNED = 2**21         # objects that may grow old unscanned before a full collection
-_unscanned, _blocks_kept = [0], [0]
+_unscanned = [0]
 _frozen = [False]
 
 def _has_frozen_objects():
@@ -275,15 +275,10 @@ def _has_frozen_objects():
     return _frozen[0]
 
 def _age_young_objects():
-    "Move young objects to the oldest generation without a scan; collect everything once many are still there."
+    "Move young objects to the oldest generation without a scan; collect everything once they are many."
     _unscanned[0] += gc.get_count()[0]
-    if _unscanned[0] > _MAX_UNSCANNED:
-        _unscanned[0] = 0
-        if sys.getallocatedblocks() > _blocks_kept[0] + _MAX_UNSCANNED // 2:
-            gc.collect()
-            _blocks_kept[0] = sys.getallocatedblocks()
-            return
-    if not _has_frozen_objects(): gc.freeze(); gc.unfreeze()
+    if _unscanned[0] > _MAX_UNSCANNED: gc.collect(); _unscanned[0] = 0
+    elif not _has_frozen_objects(): gc.freeze(); gc.unfreeze()
 
 @contextmanager
 def without_gc():
