@@ -381,9 +381,9 @@ def _with_plain_transposes(program):
     for loops, o in program.walk():
         if not _casts(program, o): continue
         dst, data = o.outs['dst'], tensors[o.ins[_TRANSPOSED[o.op]].tensor]
-        sizes, scope = tuple(n for _, n in dst.ap), tuple(l.name for l in loops)
-        near = whole_access(len(tensors), sizes)
-        tensors.append(Tensor(f'{data.name}_t', sizes, data.dtype, tensors[dst.tensor].buffer, scope=scope, line=o.line))
+        near = whole_access(len(tensors), dst.shape)
+        buffer, scope = tensors[dst.tensor].buffer, tuple(l.name for l in loops)
+        tensors.append(Tensor(f'{data.name}_t', dst.shape, data.dtype, buffer, scope=scope, line=o.line))
         new[id(o)] = (replace(o, outs={'dst': near}),
                       Instruction('tensor_copy', {'dst': dst}, {'src': near}, line=o.line))
     return replace(program, tensors=tuple(tensors), body=tuple(_rewritten(program.body, new, {})))
