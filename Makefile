@@ -6,6 +6,8 @@ STAMP  := $(VENV)/.made
 PORT   ?= 8888
 # more workers than the two cores of a small machine, because some tests wait for a browser or a process that starts: with six no core is idle
 JOBS   ?= 4
+# a slow test keeps a core busy by itself
+SLOW_JOBS ?= 2
 # of the tests that take seconds each a run does one part of six, by the commit that is checked out; TURN=all: all of them
 TURN   ?= commit
 # tests keep away from the person's own store
@@ -64,9 +66,9 @@ test: env        ## what CI runs: notebooks, modules and README agree; notebooks
 	@$(BYTECODE)
 	$(TESTENV) $(BIN)/python -m pytest -n $(JOBS) --turn $(TURN) $(ARGS)
 
-slow: env        ## tests and cells marked slow (those that take turns: make test TURN=all)
+slow: env        ## tests and cells marked slow, two at a time (those that take turns: make test TURN=all)
 	@$(BYTECODE)
-	$(TESTENV) $(BIN)/python -m pytest -m slow $(ARGS)
+	$(TESTENV) $(BIN)/python -m pytest -m slow -n $(SLOW_JOBS) $(ARGS)
 
 durations: env   ## run all of `make test`, and write which tests are long
 	@$(BYTECODE)

@@ -140,6 +140,8 @@ def draws_of(arrays):
 
 def _has_rows(x): return x.dtype.kind not in 'iub' and math.prod(x.shape[:-1]) > 1
 
+PATCHWORK, WITHOUT_OUTLIERS = (Change(n, 'patchwork', None) for n in ('patchwork', 'patchwork without outliers'))
+
 @dataclass(frozen=True)
 class Patchwork(Draw):
     """A draw whose rows (along the last axis) have different changes: each one of `parts` or none, at random and all of
@@ -147,8 +149,12 @@ class Patchwork(Draw):
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
-        "One of its parts from each family, at random."
+        """The patchwork of its parts without outliers, and one of those; where there are none, one of its parts from each
+        family, at random."""
         shuffled = random.SystemRandom().sample(self.parts, len(self.parts))
+        outliers = [d for d in shuffled if d.change.family == 'outlier']
+        others = tuple(d for d in self.parts if d not in outliers)
+        if outliers and len(others) > 1: return [replace(self, change=WITHOUT_OUTLIERS, parts=others), outliers[0]]
         return list({d.change.family: d for d in shuffled}.values())
 
     def of(self, arrays, seed):
@@ -246,7 +252,7 @@ def patchwork(task, workload):
             return _patchwork(parts)
     return None
 
-def _patchwork(parts): return Patchwork(Change('patchwork', 'patchwork', None), parts=tuple(parts))
+def _patchwork(parts): return Patchwork(PATCHWORK, parts=tuple(parts))
 
 def _next(task, w, waiting, out):
     "A list with the next admitted draw of `waiting`, or empty; (name, reason) of others is appended to `out`."
@@ -260,7 +266,8 @@ def draws_by_name(task, workload, names):
     "The draws with these names. UsageError for an unknown name."
     if not names: return []                                            # what is admitted takes long to find out
     every = draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1))
-    there = {d.name: d for d in (*every, patchwork(task, workload)) if d}
+    patch = patchwork(task, workload)
+    there = {d.name: d for d in (*every, *([patch, *patch.substitutes()] if patch else ()))}
     return [choose(there, n, f'{task.name} has no draw {{}}.') for n in names]
 
 # %% ../../../nbs/5_evaluate/2_verification/01_adversarial_inputs.ipynb #04dd26ef

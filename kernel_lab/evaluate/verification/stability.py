@@ -173,8 +173,10 @@ _ASKED = (('single', 'the reference in float32 is {} tolerances from the one in 
 
 def reason_against(found, plain):
     """The reason why inputs with this `Soundness` are not admitted, '' if they are; `plain`: that of an ordinary draw,
-    or a function that works it out, called if the inputs are not harmless."""
+    or a function that works it out, called if the inputs are neither harmless nor beyond what float32 itself computes
+    to within a tolerance."""
     if found.reason: return found.reason
+    if not found.single <= 1: return _ASKED[0][1].format(f'{found.single:.2g}')
     if all(getattr(found, name) <= HARMLESS_TOLERANCES for name, _ in _ASKED): return ''
     plain = plain() if callable(plain) else plain
     for name, text in _ASKED:

@@ -266,8 +266,8 @@ MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond
 def _counts_all_the_same(found, wants, ratios):
     """Whether a failure counts on inputs with a `Soundness` that is not admitted: roundings move the answer by one
     tolerance at most, and the kernel is off by 1024 somewhere, or not finite."""
-    if found.reason or has_choices(wants) or max(found.single, found.moved, found.stored) > 1: return False
-    return any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios)
+    if found.reason or has_choices(wants) or not any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios): return False
+    return all(getattr(found, name) <= 1 for name in ('single', 'stored', 'moved'))      # the dearest last
 
 def _unfair(task, workload, plain, changed, draw, trial):
     """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and

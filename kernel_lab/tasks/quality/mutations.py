@@ -6,6 +6,7 @@ each."""
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #37f790e0
 from collections.abc import Iterator
 from dataclasses import dataclass
+import math
 from ..codegen.graph import op_of, exported_program
 
 # %% ../../../nbs/3_tasks/4_quality/00_mutations.ipynb #a854a9dd
@@ -29,10 +30,11 @@ class ReferenceReplay:
         # results that depend on an input and that an output depends on
         self.moved = self.after(*self.inputs) & self.before(*self.outs)
 
-    def _run(self, nodes, values):
+    def _run(self, nodes, values, instead=False):
         from torch.fx import map_arg
         for n in nodes:
             args, kwargs = map_arg((n.args, n.kwargs), lambda m: values[m.name])
+            if instead: _check_size(args, self.values[n.name])
             values[n.name] = n.target(*args, **kwargs)
 
     def after(self, *names: str) -> set[str]:
@@ -50,15 +52,28 @@ class ReferenceReplay:
         return found
 
     def outputs_with(self, name: str, value: object) -> tuple:
-        "The outputs as numpy arrays, if the result called `name` were `value`."
+        """The outputs as numpy arrays, if the result called `name` were `value`. ValueError where operands would be
+        broadcast to much more than they are."""
         import torch
         follows, values = self.after(name), self.values | {name: value}
-        with torch.no_grad(): self._run([n for n in self.nodes if n.name in follows], values)
+        with torch.no_grad(): self._run([n for n in self.nodes if n.name in follows], values, instead=True)
         return self.outputs(values)
 
     def outputs(self, values: dict | None = None) -> tuple:
         "The outputs as numpy arrays, of `values` ({name: tensor}) or of the run itself."
         return tuple((values or self.values)[o].numpy() for o in self.outs)
+
+MAX_GROWTH = 4      # of a result by broadcasting: a row that meets a column may make thousands of times as much
+
+def _check_size(args, result):
+    "ValueError if operands that are broadcast together make many more elements than the result had."
+    import torch
+    shapes = [a.shape for a in args if isinstance(a, torch.Tensor)]
+    if len(shapes) < 2: return
+    try: size = math.prod(torch.broadcast_shapes(*shapes))
+    except RuntimeError: return                                          # no operation by element, or one that refuses
+    if size > MAX_GROWTH * max(result.numel(), *map(math.prod, shapes)):
+        raise ValueError(f'operands of shapes {shapes} make {size:,} elements')
 
 def _given(found, arrays):
     "{placeholder: tensor} of the inputs and of the constants, buffers and parameters of the program."

@@ -151,17 +151,23 @@ def test_first_kernels_on_every_admitted_draw(name):
                                    w) or 'quant' in task.family or w.dtype != 'float32', precision_notes(program, w)
 
 
-def test_parts_are_tried_where_the_patchwork_does_not_count(monkeypatch):
+@pytest.mark.parametrize('refused', [['patchwork'], ['patchwork', 'patchwork without outliers']])
+def test_parts_are_tried_where_the_patchwork_does_not_count(refused, monkeypatch):
     from kernel_lab.evaluate.verification import verify as module
     judged, real = [], module._changed_trial
 
     def without_patchwork(*args):
         judged.append(args[5])
-        return (None, 'not today') if args[5].name == 'patchwork' else real(*args)
+        return (None, 'not today') if args[5].name in refused else real(*args)
 
     monkeypatch.setattr(module, '_changed_trial', without_patchwork)
     task = get_task('softmax')
     got = verify(program_of(task, 'small'), task, 'small', seeds=[1], draws=['patchwork'])
-    assert got.passed and got.left_out == (('patchwork', 'not today'),)
-    first, *rest = judged
-    assert len(rest) > 1 and set(rest) < set(first.parts) and [r.draw for r in got.seeds] == ['', *(d.name for d in rest)]
+    assert got.passed and got.left_out == tuple((n, 'not today') for n in refused)
+    rest = [d for d in judged if d.name not in refused]
+    assert [r.draw for r in got.seeds] == ['', *(d.name for d in rest)]
+    families = {d.change.family for d in judged[0].parts}
+    alone = [d for d in rest if d in judged[0].parts]
+    assert sum(d.change.family == 'outlier' for d in alone) == 1
+    if len(refused) == 2: assert {d.change.family for d in alone} == families and len(rest) == len(families) > 1
+    else: assert [d.name for d in rest if d not in alone] == ['patchwork without outliers'] and len(alone) == 1
