@@ -149,8 +149,8 @@ class Patchwork(Draw):
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
-        """The patchwork of its parts without outliers, and one of those; where there are none, one of its parts from each
-        family, at random."""
+        """The patchwork of its parts without outliers, and one of those; where there are none, one of its parts from
+        each family, at random."""
         shuffled = random.SystemRandom().sample(self.parts, len(self.parts))
         outliers = [d for d in shuffled if d.change.family == 'outlier']
         others = tuple(d for d in self.parts if d not in outliers)
