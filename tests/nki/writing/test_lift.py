@@ -168,6 +168,43 @@ def test_a_psum_tile_of_several_banks_is_a_tile_for_each():
     assert size(program) == 4096 and size(again) == 2048
 
 
+@pytest.mark.parametrize('turns', [1, 4])
+def test_a_sum_in_psum_that_nothing_started_starts_from_zeros(turns):
+    program, again, _ = lifted_alike(f"""
+    for i in nl.affine_range(4):
+        rows = nl.load(x[i * 128:(i + 1) * 128, :])
+        sums = nl.ndarray((nl.par_dim(128), 512), nl.float32, buffer=nl.psum)
+        for k in nl.affine_range({turns}):
+            sums[...] += nisa.nc_matmul(nl.load(x[k * 128:(k + 1) * 128, 0:128]), rows)
+        nl.store(out[i * 128:(i + 1) * 128, :], nl.copy(sums))""")
+    assert not any(t.zero for t in program.tensors if t.buffer == 'psum')
+
+
+@pytest.mark.parametrize('op, axes', [('np.max', [1]), ('np.min', [1, 3]), ('np.max', [2]), ('np.add', [1])])
+def test_axes_in_the_middle_are_reduced_last(op, axes):
+    "Windows of 3 × 2 elements over rows of 32; the axes of a window stand in the middle or at the end."
+    shape = tuple(n for k, n in enumerate((128, 3, 16, 2)) if k not in axes)
+    program = trace_source(HEAD.replace('SHAPE', str(shape)).replace('BODY', f"""
+    p, a, b, c = nl.mgrid[0:128, 0:3, 0:16, 0:2]
+    t = nl.load(x[0:128, :])
+    r = nisa.tensor_reduce({op}, t[p, a * 32 + b * 2 + c], axis={axes})
+    nl.store(out, r.reshape({shape}))"""), None, [ArraySpec((512, 512))], 'trn2')
+    again, x = trace_again(to_source(program), program), draw('random')
+    assert execute(program, x)[0].tobytes() == execute(again, x)[0].tobytes() and not check(again, 'trn2')
+    axis = lambda p: next(o for o in p.instructions if o.op == 'tensor_reduce').attrs['axis']
+    assert axis(program) == axes and axis(again) == [*range(4 - len(axes), 4)]
+
+
+def test_sums_over_several_axes_in_the_middle_are_refused():
+    "They would add in another order."
+    program = trace_source(HEAD.replace('SHAPE', '(128, 16)').replace('BODY', """
+    p, a, b, c = nl.mgrid[0:128, 0:3, 0:16, 0:2]
+    nl.store(out, nisa.tensor_reduce(np.add, nl.load(x[0:128, :])[p, a * 32 + b * 2 + c], axis=[1, 3]))"""), None,
+                           [ArraySpec((512, 512))], 'trn2')
+    refused, = check(trace_again(to_source(program), program), 'trn2')
+    assert 'trailing axes' in refused.message
+
+
 def test_what_python_unrolled_is_rolled_up_first():
     "1,024 turns of Python's own loop: passes over 5,120 instructions take many seconds."
     source = HEAD.replace('SHAPE', '(128, 16384)').replace('BODY', """
