@@ -359,7 +359,7 @@ def test_interrupt_keeps_what_came_of_many(here, tmp_path, env, softmax):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
                                env={**env, "PYTHONUNBUFFERED": "1"})
     rows = [process.stdout.readline() for _ in range(2)]
-    assert rows[0].startswith("status") and re.match(r"correct +[\d.,]+ +1.00× +some/a.py$", rows[1])
+    assert rows[0].startswith("status") and re.match(r"correct +[\d.,]+ +1.00× +[\d.]+ +some/a.py$", rows[1])
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (

@@ -32,16 +32,24 @@ BOUNDED_FUNCTIONS = {'sigmoid', 'tanh', 'erf', 'erfc', 'elu', 'expm1'}  # on the
 
 NUDGED_BLOCK = 1 << 19          # elements at once, in the processor's cache: signs from whole words of the generator
 
+def _terms_summed(name, args, out):
+    "How many terms each element of the result of an operation is a sum of."
+    if name in ('mm', 'bmm'): return args[0].shape[-1]
+    if name in ('addmm', 'baddbmm'): return args[1].shape[-1]
+    if name == 'convolution': return args[1][0].numel()
+    return args[0].numel() // max(1, out.numel()) if name in ('sum', 'mean') else 1
+
 @lru_cache(maxsize=1)
 def _nudging():
-    "A torch mode that multiplies the result of every operation by 1 ± `nudge`, with random signs."
+    """A torch mode that multiplies the result of every operation by 1 ± `nudge`, with random signs. `sums`: that of a
+    sum of n terms by √n / 2 as much, as if a rounding followed each addition."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
     @without_compiler
     class Nudging(TorchDispatchMode):
-        def __init__(self, nudge, seed):
+        def __init__(self, nudge, seed, sums=False):
             super().__init__()
-            self.nudge, self.chance = nudge, np.random.default_rng(seed)
+            self.nudge, self.sums, self.chance = nudge, sums, np.random.default_rng(seed)
 
         def moved(self, t, beside=None):
             if not isinstance(t, torch.Tensor) or not t.is_floating_point(): return t
@@ -70,16 +78,20 @@ def _nudging():
             if any(r.alias_info is not None for r in func._schema.returns): return out      # in place, or a view
             if isinstance(out, (tuple, list)): return type(out)(map(self.moved, out))
             name = func._schema.name.split('::')[1]
+            if self.sums and (n := _terms_summed(name, args, out)) > 4:
+                size = out.square().mean(-1, keepdim=True).sqrt() if out.ndim else out.abs()
+                return self.moved(out, math.sqrt(n) / 2 * torch.maximum(out.abs(), size))
             if name not in SATURATING_FUNCTIONS or out.shape != args[0].shape: return self.moved(out)
             return self.moved(out, args[0].clamp(-1, 1) if name in BOUNDED_FUNCTIONS else args[0])
     return Nudging
 
-def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False):
+def _in_float64(task, arrays, nudge=0.0, seed=0, narrow=False, sums=False):
     """The reference's outputs in float64, with random relative errors `nudge` of inputs and results of operations.
-    `narrow`: in float32, where the errors are those of dtypes with few bits."""
+    `narrow`: in float32, where the errors are those of dtypes with few bits. `sums`: those of sums grow with their
+    terms."""
     import torch
     return_free_memory()
-    mode = _nudging()(nudge, seed)
+    mode = _nudging()(nudge, seed, sums)
     def wide(x):
         t = to_torch(x)
         if not t.is_floating_point(): return t
@@ -106,12 +118,12 @@ class Soundness:
 KEPT_BYTES = 1 << 28            # of outputs, in float64
 
 class NudgedReference:
-    """A reference on some inputs in float64 with random roundings, `(nudge, seed, narrow)` as for `_in_float64`. Three
-    questions about a failure begin with the same roundings: the first outputs are kept, unless they are large."""
+    """A reference on some inputs in float64 with random roundings, called as `_in_float64` is. Three questions about
+    a failure begin with the same roundings: the first outputs are kept, unless they are large."""
     def __init__(self, task, arrays): self.task, self.arrays, self._first = task, arrays, None
 
-    def __call__(self, nudge: float, seed: int = 0, narrow: bool = False) -> list[np.ndarray]:
-        asked = nudge, seed, narrow
+    def __call__(self, nudge: float, seed: int = 0, narrow: bool = False, sums: bool = False) -> list[np.ndarray]:
+        asked = nudge, seed, narrow, sums
         if self._first and self._first[0] == asked: return self._first[1]
         outs = _in_float64(self.task, self.arrays, *asked)
         if self._first is None and sum(o.nbytes for o in outs) <= KEPT_BYTES: self._first = asked, outs
@@ -220,3 +232,18 @@ def _is_explained(nudged, wants, ratios, tolerance, nudge, tries, by_row=False):
         if all(map(np.all, enough)): return True
         if n + 1 >= NOISE_TRIES and not any(map(np.any, enough)): return False
     return False
+
+def _moves_as_many(moved, ratio):
+    "Whether no fewer elements, in no fewer rows, are moved by a tolerance than are off by one, and one of them as far."
+    (these, rows), (wrong, wrong_rows) = ((bad.sum(), np.atleast_1d(bad).any(-1).sum())
+                                          for bad in (~(moved <= 1), ~(ratio <= 1)))
+    return these >= wrong and rows >= wrong_rows and bool(ratio.max() <= NOISE_FACTOR * moved.max())
+
+def sums_move_as_many(task, arrays, wants, ratios, tolerance):
+    """Whether as many elements as are wrong, in as many rows, move as far where every addition of a sum is rounded: the
+    order of additions is a kernel's own. No for choices, and for outputs that are wrong beyond that."""
+    if has_choices(wants) or any(map(_hopeless, ratios)): return False
+    with np.errstate(all='ignore'):
+        outs = _in_float64(task, arrays, EPSILON['float32'] / 2, sums=True)     # in which PSUM and engines add
+        moved = [error_ratio(o, w, output_tolerance(w, tolerance)) for o, w in zip(outs, wants)]
+    return all(map(_moves_as_many, moved, ratios))

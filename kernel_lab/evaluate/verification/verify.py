@@ -16,7 +16,7 @@ from ...core.heap import return_free_memory
 from ..records.verification import Element, SeedReport, Verification
 from .adversarial_inputs import FAMILIES, choose_draws, draws_by_name
 from .stability import (HARMLESS_TOLERANCES, HOPELESS_TOLERANCES, NudgedReference,
-    quick_soundness, reason_against, soundness, tolerance_on, within_noise)
+    quick_soundness, reason_against, soundness, sums_move_as_many, tolerance_on, within_noise)
 from .hypotheses import MAX_SECONDS, RerunCase, guess_causes, precision_notes
 from ...nki.chip.dtypes import dtype_name
 from ...nki.ir.nodes import ArraySpec
@@ -261,6 +261,7 @@ def _trial(program, task, workload, seed, arrays, draw=None):
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #daacf3c5
 MOVED_AS_FAR = 'the elements that are off are those that roundings move as far'
+MOVED_AS_MANY = 'roundings of its sums, whose order is free, move as many elements as are off'
 MAX_ROUNDING_TOLERANCES = 32  # effect of rounding errors, in tolerances, beyond which a failure does not count
 
 def _counts_all_the_same(found, wants, ratios):
@@ -299,6 +300,8 @@ def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
     if trial and trial.passed and _is_as_finite(trial.want, want): return trial, ''
     if why := _unfair(task, workload, (arrays, want), changed, draw, trial): return None, why
     if error: raise error
+    if sums_move_as_many(task, changed, trial.want, trial.all_ratios(), trial.tolerance):
+        return None, MOVED_AS_MANY
     return trial, ''
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #0430ad4d

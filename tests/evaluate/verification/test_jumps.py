@@ -17,18 +17,17 @@ def traced(task, workload, change=('', '')):
 
 
 @pytest.mark.slow
-def test_a_softmax_over_large_logits_jumps_in_a_few_rows():
+@pytest.mark.parametrize('seed', [1125246467, 1, 9])    # six to twenty-six of 1,024 rows jump
+def test_a_softmax_over_large_logits_jumps_in_a_few_rows(seed):
     task = TASKS['linear_softmax']
     w = task.workload()
     program = traced(task, w)
-    seed = 1125246467                                   # six of 1,024 rows jump
     trial, why = _changed_trial(program, task, w, seed, task.draw(w, seed), _named('far up'))
     assert trial is None
     spoilt = traced(task, w, ('op=nl.exp', 'op=nl.square'))
-    if 'roundings move as far' in why:                  # where torch's own float32 has jumped, nobody is judged by them
+    if 'the reference in float32 is' not in why:        # where torch's own float32 has jumped, nobody is judged by them
         trial, why = _changed_trial(spoilt, task, w, seed, task.draw(w, seed), _named('far up'))
         assert not why and not trial.passed             # a wrong one is
-    else: assert 'the reference in float32 is' in why
     assert not verify(spoilt, task, w, seeds=[seed]).passed
 
 
