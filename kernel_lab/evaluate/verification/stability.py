@@ -237,7 +237,8 @@ def _moves_as_many(moved, ratio):
     "Whether no fewer elements, in no fewer rows, are moved by a tolerance than are off by one, and one of them as far."
     (these, rows), (wrong, wrong_rows) = ((bad.sum(), np.atleast_1d(bad).any(-1).sum())
                                           for bad in (~(moved <= 1), ~(ratio <= 1)))
-    return these >= wrong and rows >= wrong_rows and bool(ratio.max() <= NOISE_FACTOR * moved.max())
+    far = bool(ratio.max(initial=0) <= max(1, NOISE_FACTOR * moved.max(initial=0)))
+    return these >= wrong and rows >= wrong_rows and far
 
 def sums_move_as_many(task, arrays, wants, ratios, tolerance):
     """Whether as many elements as are wrong, in as many rows, move as far where every addition of a sum is rounded: the
