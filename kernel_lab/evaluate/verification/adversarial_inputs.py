@@ -149,13 +149,15 @@ class Patchwork(Draw):
     parts: tuple[Draw, ...] = ()
 
     def substitutes(self):
-        """The patchwork of its parts without outliers, and one of those; where there are none, one of its parts from
-        each family, at random."""
-        shuffled = random.SystemRandom().sample(self.parts, len(self.parts))
-        outliers = [d for d in shuffled if d.change.family == 'outlier']
-        others = tuple(d for d in self.parts if d not in outliers)
-        if outliers and len(others) > 1: return [replace(self, change=WITHOUT_OUTLIERS, parts=others), outliers[0]]
-        return list({d.change.family: d for d in shuffled}.values())
+        "The patchwork without outliers and one of those; where there is none, one of its parts from each family."
+        one = {d.change.family: d for d in random.SystemRandom().sample(self.parts, len(self.parts))}
+        calmer = self.without_outliers()
+        return [calmer, one['outlier']] if calmer else list(one.values())
+
+    def without_outliers(self):
+        "The patchwork of its other parts; None if there are no outliers, or fewer than two others."
+        others = tuple(d for d in self.parts if d.change.family != 'outlier')
+        return replace(self, change=WITHOUT_OUTLIERS, parts=others) if 1 < len(others) < len(self.parts) else None
 
     def of(self, arrays, seed):
         "Inputs {name: array} of more than one row changed, row by row."
@@ -267,7 +269,7 @@ def draws_by_name(task, workload, names):
     if not names: return []                                            # what is admitted takes long to find out
     every = draws_of(task.draw(task.smallest(task.workload(workload).dtype), 1))
     patch = patchwork(task, workload)
-    there = {d.name: d for d in (*every, *([patch, *patch.substitutes()] if patch else ()))}
+    there = {d.name: d for d in (*every, patch, patch and patch.without_outliers()) if d}
     return [choose(there, n, f'{task.name} has no draw {{}}.') for n in names]
 
 # %% ../../../nbs/5_evaluate/2_verification/01_adversarial_inputs.ipynb #04dd26ef

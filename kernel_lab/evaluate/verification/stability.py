@@ -118,12 +118,12 @@ class Soundness:
 KEPT_BYTES = 1 << 28            # of outputs, in float64
 
 class NudgedReference:
-    """A reference on some inputs in float64 with random roundings, called as `_in_float64` is. Three questions about
-    a failure begin with the same roundings: the first outputs are kept, unless they are large."""
+    """A reference on some inputs in float64 with random roundings, `(nudge, seed, narrow)` as for `_in_float64`. Three
+    questions about a failure begin with the same roundings: the first outputs are kept, unless they are large."""
     def __init__(self, task, arrays): self.task, self.arrays, self._first = task, arrays, None
 
-    def __call__(self, nudge: float, seed: int = 0, narrow: bool = False, sums: bool = False) -> list[np.ndarray]:
-        asked = nudge, seed, narrow, sums
+    def __call__(self, nudge: float, seed: int = 0, narrow: bool = False) -> list[np.ndarray]:
+        asked = nudge, seed, narrow
         if self._first and self._first[0] == asked: return self._first[1]
         outs = _in_float64(self.task, self.arrays, *asked)
         if self._first is None and sum(o.nbytes for o in outs) <= KEPT_BYTES: self._first = asked, outs

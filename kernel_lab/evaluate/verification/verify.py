@@ -270,9 +270,8 @@ def _counts_all_the_same(found, wants, ratios):
     if found.reason or has_choices(wants) or not any((~(r <= HOPELESS_TOLERANCES)).any() for r in ratios): return False
     return all(getattr(found, name) <= 1 for name in ('single', 'stored', 'moved'))      # the dearest last
 
-def _unfair(task, workload, plain, changed, draw, trial):
-    """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and
-    the reference's outputs for them."""
+def _unsound(task, workload, plain, changed, draw, trial):
+    "Why a failure on changed inputs does not count, as far as the `Soundness` of the reference says; '' if it counts."
     tight, nudged = draw.change.tight, NudgedReference(task, changed)
     found = soundness(task, workload, changed, tight, trial and trial.want, plain[0], nudged)
     is_close = not found.reason and found.single <= HARMLESS_TOLERANCES       # else float32 alone is a reason
@@ -287,6 +286,13 @@ def _unfair(task, workload, plain, changed, draw, trial):
     fine = within_noise(task, workload, changed, trial.want, ratios, trial.tolerance, nudged)
     return MOVED_AS_FAR if fine else ''
 
+def _unfair(task, workload, plain, changed, draw, trial):
+    """The reason why a failure on changed inputs does not count; empty if it counts. `plain`: the ordinary inputs, and
+    the reference's outputs for them."""
+    if (why := _unsound(task, workload, plain, changed, draw, trial)) or not trial: return why
+    many = sums_move_as_many(task, changed, trial.want, trial.all_ratios(), trial.tolerance)
+    return MOVED_AS_MANY if many else ''
+
 def _is_as_finite(outputs, want):
     "Whether all outputs are finite, or infinite where those of the ordinary inputs are known to be."
     return are_finite(outputs) or bool(want) and are_infinite_as(outputs, want)
@@ -300,8 +306,6 @@ def _changed_trial(program, task, workload, seed, arrays, draw, want=None):
     if trial and trial.passed and _is_as_finite(trial.want, want): return trial, ''
     if why := _unfair(task, workload, (arrays, want), changed, draw, trial): return None, why
     if error: raise error
-    if sums_move_as_many(task, changed, trial.want, trial.all_ratios(), trial.tolerance):
-        return None, MOVED_AS_MANY
     return trial, ''
 
 # %% ../../../nbs/5_evaluate/2_verification/04_verify.ipynb #0430ad4d

@@ -15,6 +15,7 @@ from ..ir.nodes import Access, Instruction, Loop, Tensor, accesses
 from ..ir.program import Program
 from ..ir.regions import covers_tile
 from ..transform.aligned_nests import apart_in_banks
+from ..transform.cleanup import with_replaced
 from ..transform.definitions import IllegalTransformation, whole_access
 from .view_text import no_source
 
@@ -56,13 +57,13 @@ def _sum_parts(program, loops, o):
     return names[outer], Instruction('memset', {'dst': fill}, {'value': _NEUTRAL[o.attrs['op']]}, {}, '', (), o.line), \
         _combined(o)
 
-def rewritten_body(body: tuple, new: dict, before: dict) -> Iterator[Instruction | Loop]:
-    "Yield the items of a body with instructions replaced (by identity), and others put before a loop (by its name)."
+def _with_fills(body, before):
+    "Yield the items of a body with instructions before loops, by their names."
     for item in body:
         if isinstance(item, Loop):
             yield from before.get(item.name, ())
-            yield replace(item, body=tuple(rewritten_body(item.body, new, before)))
-        else: yield from new.get(id(item), (item,))
+            yield replace(item, body=tuple(_with_fills(item.body, before)))
+        else: yield item
 
 def without_sums(program: Program) -> Program:
     "The program with accumulations over loops as a filled tile and an operation."
@@ -72,7 +73,7 @@ def without_sums(program: Program) -> Program:
         place, fill, now = _sum_parts(program, loops, o)
         new[id(o)] = (now,)
         if place: before[place].append(fill)
-    return replace(program, body=tuple(rewritten_body(program.body, new, before))) if new else program
+    return replace(program, body=tuple(_with_fills(with_replaced(program.body, new), before))) if new else program
 
 # %% ../../../nbs/2_nki/9_writing/03_earlier_forms.ipynb #8f2812ed
 def _made_on_chip(values, dst, tensor, ones, line):
@@ -105,7 +106,7 @@ def without_constants(program: Program) -> Program:
             no_source('an instruction that reads a constant tensor', 'Load it whole.', line=o.line or None)
         new[id(o)], held = _made_on_chip(values, dst, tile, len(tensors), o.line)
         if held: tensors.append(held)
-    body = tuple(rewritten_body(program.body, new, {}))
+    body = tuple(with_replaced(program.body, new))
     return replace(program, body=body, tensors=tuple(tensors), constants={})
 
 # %% ../../../nbs/2_nki/9_writing/03_earlier_forms.ipynb #fb101405
@@ -155,7 +156,7 @@ def with_plain_transposes(program: Program) -> Program:
         tensors.append(Tensor(f'{data.name}_t', dst.shape, data.dtype, buffer, scope=scope, line=o.line))
         new[id(o)] = (replace(o, outs={'dst': near}),
                       Instruction('tensor_copy', {'dst': dst}, {'src': near}, line=o.line))
-    return replace(program, tensors=tuple(tensors), body=tuple(rewritten_body(program.body, new, {})))
+    return replace(program, tensors=tuple(tensors), body=tuple(with_replaced(program.body, new)))
 
 # %% ../../../nbs/2_nki/9_writing/03_earlier_forms.ipynb #cd3b45b8
 def _axes_last(o):
@@ -171,7 +172,7 @@ def _axes_last(o):
 def with_reduced_axes_last(program: Program) -> Program:
     "The program whose reductions read the axes that they reduce last, where that gives the same bits."
     new = {id(o): (now,) for o in program.instructions if o.op == 'tensor_reduce' and (now := _axes_last(o))}
-    return replace(program, body=tuple(rewritten_body(program.body, new, {}))) if new else program
+    return replace(program, body=tuple(with_replaced(program.body, new))) if new else program
 
 # %% ../../../nbs/2_nki/9_writing/03_earlier_forms.ipynb #597c3e5d
 def with_affine_grid(body: tuple) -> Iterator[Instruction | Loop]:

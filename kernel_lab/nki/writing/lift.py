@@ -20,12 +20,12 @@ from ..ir.program import Program
 from ..ir.regions import (
     Region, access_of, covers_tile, iterations_disjoint, region_of, row_major_steps)
 from ..ir.spilling import sbuf_room, spilled
-from ..transform.cleanup import without_single_loops
+from ..transform.cleanup import with_replaced, without_single_loops
 from ..transform.definitions import IllegalTransformation
 from ..transform.loops import load_where_read
 from .earlier_forms import (
-    in_banks, rewritten_body, with_affine_grid, with_own_outputs, with_plain_transposes, with_reduced_axes_last,
-    with_zeros_for_sums, without_constants, without_sums)
+    in_banks, with_affine_grid, with_own_outputs, with_plain_transposes, with_reduced_axes_last, with_zeros_for_sums,
+    without_constants, without_sums)
 from .view_text import no_source
 
 # %% ../../../nbs/2_nki/9_writing/04_lift.ipynb #ecf9dd87
@@ -58,7 +58,7 @@ def _partitions_first(program):
         return _moved_access(a, program.tensors[k], tensors[k].shape, orders[k], program.trips)
     each = lambda side: {k: turned(a) for k, a in side.items()}
     new = {id(o): (replace(o, outs=each(o.outs), ins=each(o.ins)),) for o in program.instructions}
-    return replace(program, body=tuple(rewritten_body(program.body, new, {})), tensors=tuple(tensors))
+    return replace(program, body=tuple(with_replaced(program.body, new)), tensors=tuple(tensors))
 
 def _needs_no_zeros(t, users):
     "Whether one product fills a tile before anything reads it; `users` are (loop names, instruction, access)."
@@ -82,7 +82,7 @@ def _without_zeros(program):
         if not t.zero or not users[k] or not _needs_no_zeros(t, users[k]): continue
         tensors[k], o = replace(t, zero=False), users[k][0][1]
         if _fills_fresh(t, users[k]): new[id(o)] = (replace(o, attrs={**o.attrs, 'accumulate': None}),)
-    return replace(program, tensors=tuple(tensors), body=tuple(rewritten_body(program.body, new, {})))
+    return replace(program, tensors=tuple(tensors), body=tuple(with_replaced(program.body, new)))
 
 # %% ../../../nbs/2_nki/9_writing/04_lift.ipynb #085ab96e
 def _boxes(program, k, body):
@@ -131,7 +131,7 @@ def _split_tiles(program):
                                 for n, a in o.items()}
     new = {id(o): (replace(o, outs=renamed(o.outs, names[id(o)]), ins=renamed(o.ins, names[id(o)])),)
            for o in program.instructions if id(o) in names}
-    return replace(program, tensors=tuple(tensors), body=tuple(rewritten_body(program.body, new, {})))
+    return replace(program, tensors=tuple(tensors), body=tuple(with_replaced(program.body, new)))
 
 def _is_dead_fill(program, n, k):
     "Whether top item `n` only fills parts of tensor `k`, all of which a sum fills again before anything reads them."
@@ -199,7 +199,7 @@ def _in_hbm(program, k):
         ins = {n: read(a) for n, a in o.ins.items()}
         outs = {n: write(a) for n, a in o.outs.items()}
         new[id(o)] = (*before, replace(o, ins=ins, outs=outs), *after)
-    return replace(program, tensors=tuple(tensors), body=tuple(rewritten_body(program.body, new, {})))
+    return replace(program, tensors=tuple(tensors), body=tuple(with_replaced(program.body, new)))
 
 def _moved_elements(program, k):
     "Elements that cross to HBM and back where tile `k` lies there."
@@ -259,7 +259,7 @@ def _renumbered(program):
     body = {id(o): (replace(o, outs=each(o.outs), ins=each(o.ins)),) for o in program.instructions}
     tensors = tuple(replace(program.tensors[k], alias=new.get(program.tensors[k].alias)) for k in new)
     constants = {new[k]: v for k, v in program.constants.items() if k in new}
-    return replace(program, body=tuple(rewritten_body(program.body, body, {})), tensors=tensors, constants=constants,
+    return replace(program, body=tuple(with_replaced(program.body, body)), tensors=tensors, constants=constants,
                    output_ids=tuple(new[k] for k in program.output_ids))
 
 def _contracted(program):

@@ -23,7 +23,7 @@ def test_a_softmax_over_large_logits_jumps_in_a_few_rows(seed):
     w = task.workload()
     program = traced(task, w)
     trial, why = _changed_trial(program, task, w, seed, task.draw(w, seed), _named('far up'))
-    assert trial is None
+    assert trial is None and ('the reference in float32 is' in why or 'roundings' in why)
     spoilt = traced(task, w, ('op=nl.exp', 'op=nl.square'))
     if 'the reference in float32 is' not in why:        # where torch's own float32 has jumped, nobody is judged by them
         trial, why = _changed_trial(spoilt, task, w, seed, task.draw(w, seed), _named('far up'))
